@@ -1,0 +1,132 @@
+//! Byte buffers: owned with 64-byte alignment, or a window of a memory-mapped file.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
+
+use bytemuck::{AnyBitPattern, NoUninit, Zeroable};
+use half::{bf16, f16};
+use memmap2::Mmap;
+
+use crate::DType;
+
+/// A Rust type that is the memory form of one [`DType`].
+pub trait Element: AnyBitPattern + NoUninit + PartialEq + fmt::Debug + Send + Sync + 'static {
+    /// The data type whose elements look like `Self` in memory.
+    const DTYPE: DType;
+}
+
+macro_rules! elements {
+    ($($ty:ty => $dtype:ident,)*) => { $(impl Element for $ty { const DTYPE: DType = DType::$dtype; })* };
+}
+elements! {
+    f16 => F16, bf16 => Bf16, f32 => F32, f64 => F64,
+    i8 => I8, i16 => I16, i32 => I32, i64 => I64, u8 => U8, u16 => U16, u32 => U32, u64 => U64,
+}
+
+/// One cache line; the unit of allocation, so that every buffer is fit for wide vector loads.
+#[derive(Clone, Copy, Zeroable)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// A zero-initialised, growable-never, 64-byte-aligned byte buffer.
+pub struct AlignedBuf {
+    lines: Vec<Line>,
+    len: usize,
+}
+
+impl AlignedBuf {
+    /// `len` zero bytes. Pages are untouched until written, so that a large cache costs nothing
+    /// before it is used.
+    pub fn zeroed(len: usize) -> Self {
+        AlignedBuf { lines: bytemuck::zeroed_vec(len.div_ceil(64)), len }
+    }
+}
+
+impl Deref for AlignedBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `lines` holds at least `len` initialised bytes without padding (`Line` is a plain
+        // array), and `u8` has no alignment need.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
+    }
+}
+
+impl DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; `&mut self` makes the view unique and every byte pattern is valid.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
+    }
+}
+
+#[derive(Clone)]
+enum Owner {
+    Buf(Arc<AlignedBuf>),
+    Map(Arc<Mmap>),
+}
+
+/// Immutable bytes that are cheap to clone and to cut: owned memory or a window of a mapped file.
+#[derive(Clone)]
+pub struct Bytes {
+    owner: Owner,
+    range: Range<usize>,
+}
+
+impl Bytes {
+    /// Takes over an owned buffer.
+    pub fn from_buf(buf: AlignedBuf) -> Self {
+        let range = 0..buf.len;
+        Bytes { owner: Owner::Buf(Arc::new(buf)), range }
+    }
+
+    /// Copies `bytes` into an aligned buffer.
+    pub fn copy_from(bytes: &[u8]) -> Self {
+        let mut buf = AlignedBuf::zeroed(bytes.len());
+        buf.copy_from_slice(bytes);
+        Bytes::from_buf(buf)
+    }
+
+    /// The whole of a mapped file, without copying.
+    pub fn from_mmap(map: Arc<Mmap>) -> Self {
+        let range = 0..map.len();
+        Bytes { owner: Owner::Map(map), range }
+    }
+
+    /// The window `range` of these bytes; `None` if it does not lie inside.
+    pub fn slice(&self, range: Range<usize>) -> Option<Self> {
+        if range.start > range.end || range.end > self.range.len() {
+            return None;
+        }
+        let start = self.range.start + range.start;
+        Some(Bytes { owner: self.owner.clone(), range: start..start + range.len() })
+    }
+
+    /// Whether the bytes are a window of a mapped file.
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.owner, Owner::Map(_))
+    }
+
+    /// Whether two values are the same window of the same memory (no bytes are compared).
+    pub fn same_memory(&self, other: &Bytes) -> bool {
+        std::ptr::eq(&**self, &**other)
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.owner {
+            Owner::Buf(buf) => &buf[self.range.clone()],
+            Owner::Map(map) => &map[self.range.clone()],
+        }
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.is_mapped() { "mapped" } else { "owned" };
+        write!(f, "Bytes({kind}, {} B)", self.range.len())
+    }
+}

@@ -1,0 +1,13 @@
+//! Data types, shapes, owned and memory-mapped buffers, and the weight store; knows no op.
+
+mod block;
+mod buffer;
+mod dtype;
+mod tensor;
+mod weights;
+
+pub use block::dequantize;
+pub use buffer::{AlignedBuf, Bytes, Element};
+pub use dtype::DType;
+pub use tensor::{Tensor, TensorError, element_count};
+pub use weights::{Weight, WeightId, WeightStore};
