@@ -1,0 +1,34 @@
+//! Fast loops over slices: matrix products, attention, norms, activations and their thread pool.
+//!
+//! A kernel knows slices, shapes and element types; it never knows a graph or a program. Every kernel
+//! takes the [`Pool`] it may use, which also fixes the instruction set ([`Isa`]), so that one process
+//! can run the same kernel on every path it has and compare.
+//!
+//! Invariants that callers rely on:
+//! - Results do not depend on the number of threads, bit for bit: work is split over outputs only.
+//! - Activations are `f32` everywhere; weights and caches may be narrower and are read in place,
+//!   without any alignment.
+//! - Slices of the wrong length are a bug of the caller and panic. What depends on a file or on
+//!   user data ([`Matrix::new`], [`gather`]) returns a [`KernelError`] instead.
+
+mod activation;
+mod attention;
+mod convert;
+mod elementwise;
+mod error;
+mod isa;
+mod matmul;
+mod norm;
+mod pool;
+mod rope;
+
+pub use activation::{Activation, activate, activate_in_place, gate, gate_in_place};
+pub use attention::{Attention, Cache, CacheMut, attention, store_cache};
+pub use convert::{decode, gather, narrow, widen};
+pub use elementwise::{add, add_in_place, argmax, mul, mul_in_place, scale, scale_in_place};
+pub use error::KernelError;
+pub use isa::Isa;
+pub use matmul::{Linear, Matrix, matmul, matmul_many};
+pub use norm::{layer_norm, rms_norm, softmax};
+pub use pool::Pool;
+pub use rope::{Pairing, Rope, rope, rope_in_place};

@@ -1,0 +1,118 @@
+//! Matrix products with weights in any float or block-quantised type.
+
+use std::ops::Range;
+
+use tensor::{DType, dequantize};
+
+use crate::{KernelError, Pool};
+
+/// A row-major weight matrix `[rows, cols]` over raw bytes, which need no alignment.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    dtype: DType,
+    rows: usize,
+    cols: usize,
+    bytes: &'a [u8],
+}
+
+impl<'a> Matrix<'a> {
+    /// A view of `bytes` as `[rows, cols]` elements of `dtype`.
+    ///
+    /// # Errors
+    /// When `dtype` is neither `fp32`, `fp16`, `bf16` nor a block format, or the bytes do not fit.
+    pub fn new(
+        dtype: DType,
+        rows: usize,
+        cols: usize,
+        bytes: &'a [u8],
+    ) -> Result<Self, KernelError> {
+        if !matches!(dtype, DType::F32 | DType::F16 | DType::Bf16) && !dtype.is_block_quantized() {
+            return Err(KernelError::Unsupported(dtype));
+        }
+        let expected = dtype.byte_len(cols).and_then(|b| b.checked_mul(rows));
+        if expected != Some(bytes.len()) {
+            return Err(KernelError::MatrixBytes { dtype, rows, cols, actual: bytes.len() });
+        }
+        Ok(Matrix { dtype, rows, cols, bytes })
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Number of rows (outputs).
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Elements of a row (inputs).
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Bytes a row takes.
+    pub fn row_bytes(&self) -> usize {
+        self.cols / self.dtype.block_len() * self.dtype.block_bytes()
+    }
+
+    /// The bytes of row `row`.
+    pub fn row(&self, row: usize) -> &'a [u8] {
+        &self.bytes[row * self.row_bytes()..][..self.row_bytes()]
+    }
+
+    /// The rows `range` as a matrix of their own.
+    ///
+    /// # Panics
+    /// When the range leaves the matrix.
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        let size = self.row_bytes();
+        Matrix {
+            rows: range.len(),
+            bytes: &self.bytes[range.start * size..range.end * size],
+            ..*self
+        }
+    }
+}
+
+/// One product of [`matmul_many`].
+pub struct Linear<'a> {
+    /// Weights `[N, K]`.
+    pub weight: Matrix<'a>,
+    /// Added to every row of the result: `[N]`.
+    pub bias: Option<&'a [f32]>,
+    /// The result `[M, N]`, overwritten.
+    pub out: &'a mut [f32],
+}
+
+/// `out[M, N] = x[M, K] · weight[N, K]ᵀ + bias[N]`; `M` follows from the length of `x`.
+///
+/// # Panics
+/// When a slice does not have the length that its shape says.
+pub fn matmul(pool: &Pool, x: &[f32], weight: Matrix<'_>, bias: Option<&[f32]>, out: &mut [f32]) {
+    matmul_many(pool, x, &mut [Linear { weight, bias, out }]);
+}
+
+/// Several products with the same `x[M, K]` in one go, which saves the threads from meeting between
+/// them (queries, keys and values; gate and up projection).
+///
+/// # Panics
+/// When a slice does not have the length that its shape says.
+pub fn matmul_many(pool: &Pool, x: &[f32], products: &mut [Linear<'_>]) {
+    let _ = pool;
+    for Linear { weight, bias, out } in products {
+        let (n, k) = (weight.rows, weight.cols);
+        let m = x.len().checked_div(k).unwrap_or(0);
+        assert_eq!(x.len(), m * k, "input is not whole rows of {k}");
+        assert_eq!(out.len(), m * n, "output is not [{m}, {n}]");
+        assert!(bias.is_none_or(|b| b.len() == n), "bias is not [{n}]");
+        let mut row = vec![0f32; k];
+        for j in 0..n {
+            dequantize(weight.dtype, weight.row(j), &mut row);
+            for i in 0..m {
+                let dot: f32 = x[i * k..][..k].iter().zip(&row).map(|(a, b)| a * b).sum();
+                out[i * n + j] = dot + bias.map_or(0.0, |b| b[j]);
+            }
+        }
+    }
+}
