@@ -11,7 +11,9 @@ use memmap2::Mmap;
 use crate::DType;
 
 /// A Rust type that is the memory form of one [`DType`].
-pub trait Element: AnyBitPattern + NoUninit + PartialEq + fmt::Debug + Send + Sync + 'static {
+pub trait Element:
+    AnyBitPattern + NoUninit + PartialEq + fmt::Debug + Send + Sync + 'static
+{
     /// The data type whose elements look like `Self` in memory.
     const DTYPE: DType;
 }

@@ -54,7 +54,9 @@ pub fn element_count(shape: &[usize]) -> Option<usize> {
 /// Byte length of a row-major tensor. Block formats must have whole blocks in each row.
 fn byte_len(dtype: DType, shape: &[usize]) -> Result<usize, TensorError> {
     let bad = || TensorError::BadShape { dtype, shape: shape.to_vec() };
-    if dtype.is_block_quantized() && !shape.last().is_some_and(|d| d.is_multiple_of(dtype.block_len())) {
+    if dtype.is_block_quantized()
+        && !shape.last().is_some_and(|d| d.is_multiple_of(dtype.block_len()))
+    {
         return Err(bad());
     }
     element_count(shape).and_then(|n| dtype.byte_len(n)).ok_or_else(bad)
@@ -68,7 +70,12 @@ impl Tensor {
     pub fn new(dtype: DType, shape: &[usize], data: Bytes) -> Result<Self, TensorError> {
         let expected = byte_len(dtype, shape)?;
         if expected != data.len() {
-            return Err(TensorError::ByteLength { dtype, shape: shape.to_vec(), expected, actual: data.len() });
+            return Err(TensorError::ByteLength {
+                dtype,
+                shape: shape.to_vec(),
+                expected,
+                actual: data.len(),
+            });
         }
         Ok(Tensor { dtype, shape: shape.to_vec(), data })
     }
@@ -144,8 +151,14 @@ mod tests {
         let t = Tensor::from_slice(&[2, 2], &[1f32, 2.0, 3.0, 4.0]).unwrap();
         assert_eq!(t.as_slice::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0]);
         assert!(matches!(t.as_slice::<i32>(), Err(TensorError::WrongType { .. })));
-        assert!(matches!(t.reshaped(&[3]), Err(TensorError::ByteLength { expected: 12, actual: 16, .. })));
-        assert!(matches!(Tensor::zeros(DType::F32, &[usize::MAX, 2]), Err(TensorError::BadShape { .. })));
+        assert!(matches!(
+            t.reshaped(&[3]),
+            Err(TensorError::ByteLength { expected: 12, actual: 16, .. })
+        ));
+        assert!(matches!(
+            Tensor::zeros(DType::F32, &[usize::MAX, 2]),
+            Err(TensorError::BadShape { .. })
+        ));
         // 64 elements are whole Q4_1 blocks in number, but not row by row.
         assert!(matches!(Tensor::zeros(DType::Q4_1, &[4, 16]), Err(TensorError::BadShape { .. })));
     }

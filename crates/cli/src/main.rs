@@ -1,0 +1,2 @@
+//! The `rigel` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Backend over the native kernels: fusion, memory plan, threads.

@@ -1,0 +1,30 @@
+//! Files that appear whole or not at all.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use crate::{ImportError, Result};
+
+/// Lets `fill` write a new file beside `path`, then puts it in place of `path` in one step.
+pub(crate) fn write_atomically(path: &Path, fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>) -> Result<()> {
+    let failed = |e| ImportError::io(path, "write", e);
+    let dir = match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    };
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".partial-");
+    #[cfg(unix)]
+    {
+        // The default is readable by the owner alone; the umask still applies.
+        use std::os::unix::fs::PermissionsExt;
+        builder.permissions(std::fs::Permissions::from_mode(0o666));
+    }
+    let file = builder.tempfile_in(dir).map_err(failed)?;
+    let mut out = BufWriter::with_capacity(1 << 20, file.as_file());
+    fill(&mut out).and_then(|()| out.flush()).map_err(failed)?;
+    drop(out);
+    file.persist(path).map_err(|e| failed(e.error))?;
+    Ok(())
+}

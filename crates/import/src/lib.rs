@@ -1,0 +1,16 @@
+//! Reads and writes model files: GGUF, safetensors, llama2.c, and the raw contents of tokenizer
+//! files. Weights become [`tensor::Tensor`] windows of the mapped file; nothing is optimised here.
+//!
+//! Every reader takes hostile input: a broken file is one [`ImportError`] that names the file and
+//! the byte offset, tensor or key, never a panic, and never an allocation out of proportion to
+//! the file.
+
+mod atomic;
+mod error;
+pub mod gguf;
+mod reader;
+mod source;
+
+pub use error::{ErrorKind, ImportError, Item, Result};
+pub use gguf::Gguf;
+pub use source::map_file;

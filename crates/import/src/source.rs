@@ -1,0 +1,57 @@
+//! Files as shared bytes: mapping, and windows that are fit for typed views.
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use memmap2::Mmap;
+use tensor::{Bytes, DType};
+
+use crate::{ImportError, Result};
+
+/// Maps a file into memory, without reading it. The file must not be changed while it is in use.
+///
+/// # Errors
+/// When it cannot be opened, is a directory, or is empty.
+pub fn map_file(path: &Path) -> Result<Bytes> {
+    let io = |e| ImportError::io(path, "open", e);
+    let file = File::open(path).map_err(io)?;
+    let meta = file.metadata().map_err(io)?;
+    if meta.is_dir() {
+        return Err(ImportError::invalid(path, "is a directory, not a file"));
+    }
+    if meta.len() == 0 {
+        return Err(ImportError::invalid(path, "file is empty"));
+    }
+    // SAFETY: the map is read-only and private to this process. Nobody can keep another process
+    // from truncating the file meanwhile; as for every memory-mapping reader, that is documented
+    // as forbidden to the user.
+    let map = unsafe { Mmap::map(&file) }.map_err(|e| ImportError::io(path, "map", e))?;
+    Ok(Bytes::from_mmap(Arc::new(map)))
+}
+
+/// `range` of `bytes` for elements of `dtype`: a window where the memory is aligned for them, else
+/// a copy. `None` if it does not lie inside. Block formats have no alignment need.
+pub(crate) fn window(bytes: &Bytes, range: Range<usize>, dtype: DType) -> Option<Bytes> {
+    let window = bytes.slice(range)?;
+    let align = if dtype.block_len() == 1 { dtype.block_bytes().max(1) } else { 1 };
+    if (window.as_ptr() as usize).is_multiple_of(align) { Some(window) } else { Some(Bytes::copy_from(&window)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_copy_only_when_misaligned() {
+        let bytes = Bytes::copy_from(&[0u8; 64]);
+        let shared = |range, dtype| {
+            let w = window(&bytes, range, dtype).unwrap();
+            (w.as_ptr() as usize - bytes.as_ptr() as usize) < 64
+        };
+        assert!(shared(4..8, DType::F32) && shared(1..2, DType::I8) && shared(2..22, DType::Q4_1));
+        assert_eq!(window(&bytes, 2..6, DType::F32).unwrap().as_ptr() as usize % 4, 0);
+        assert!(window(&bytes, 60..65, DType::I8).is_none());
+    }
+}

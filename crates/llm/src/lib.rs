@@ -1,0 +1,1 @@
+//! Language models over MIL programs: tokenizers, chat templates, architectures, generation.

@@ -1,0 +1,99 @@
+//! Errors of the IR: what is wrong, of which kind, and where.
+
+use std::fmt;
+
+/// Whose fault it is, which decides what the reader can do about it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ErrorKind {
+    /// The input breaks a rule of the language.
+    Invalid,
+    /// The input is right, but Rigel does not handle it.
+    Unsupported,
+    /// The input exceeds a size that Rigel accepts.
+    Limit,
+    /// Rigel broke its own rules.
+    Bug,
+}
+
+/// What an operation's own rules have to say, before it is known where the operation stands.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{message}")]
+pub struct OpError {
+    /// Whose fault.
+    pub kind: ErrorKind,
+    /// What is wrong, with the names and shapes concerned.
+    pub message: String,
+}
+
+impl OpError {
+    /// A broken rule of the language.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        OpError { kind: ErrorKind::Invalid, message: message.into() }
+    }
+
+    /// Something Rigel does not handle.
+    pub fn unsupported(message: impl Into<String>) -> Self {
+        OpError { kind: ErrorKind::Unsupported, message: message.into() }
+    }
+}
+
+/// An error with its place: file position for text, function and operation for programs.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub struct Error {
+    /// Whose fault.
+    pub kind: ErrorKind,
+    /// What is wrong.
+    pub message: String,
+    /// Line and column in the text, from 1.
+    pub position: Option<(u32, u32)>,
+    /// Function concerned.
+    pub function: Option<String>,
+    /// Operation concerned, as `kind "name"`.
+    pub operation: Option<String>,
+}
+
+/// Result of the IR's operations.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error of `kind` without a place.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Error { kind, message: message.into(), position: None, function: None, operation: None }
+    }
+
+    /// An operation's error, placed.
+    pub fn at_op(error: OpError, function: &str, operation: String) -> Self {
+        let mut e = Error::new(error.kind, error.message);
+        e.function = Some(function.to_owned());
+        e.operation = Some(operation);
+        e
+    }
+
+    /// The same error, in `function`.
+    #[must_use]
+    pub fn in_function(mut self, function: &str) -> Self {
+        self.function = Some(function.to_owned());
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some((line, column)) = self.position {
+            write!(f, "line {line}, column {column}: ")?;
+        }
+        if let Some(function) = &self.function {
+            write!(f, "function {function}: ")?;
+        }
+        if let Some(operation) = &self.operation {
+            write!(f, "op {operation}: ")?;
+        }
+        f.write_str(match self.kind {
+            ErrorKind::Invalid => "",
+            ErrorKind::Unsupported => "unsupported: ",
+            ErrorKind::Limit => "limit: ",
+            ErrorKind::Bug => "bug in rigel: ",
+        })?;
+        f.write_str(&self.message)
+    }
+}

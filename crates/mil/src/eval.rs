@@ -1,0 +1,635 @@
+//! The slow reference interpreter: the definition of what a program computes.
+//!
+//! Floats are held as `f64` whatever their type, and each op's results are rounded once as the
+//! [`Arithmetic`] says.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use half::{bf16, f16};
+use tensor::{AlignedBuf, Bytes, DType, Tensor, WeightStore};
+
+use crate::{
+    Arg, Block, Error, Function, Literal, OpError, OpView, Payload, Program, Result, ValueId,
+};
+
+/// How results are rounded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arithmetic {
+    /// Not at all: `f64` throughout.
+    Exact,
+    /// Every float to `f32`, 16-bit types included.
+    F32,
+    /// Each to its own type: `fp16` values to half precision, `fp32` to single.
+    Fp16,
+}
+
+impl Arithmetic {
+    fn round(self, dtype: DType, x: f64) -> f64 {
+        match (self, dtype) {
+            (Arithmetic::Exact, _) | (_, DType::F64) => x,
+            (Arithmetic::Fp16, DType::F16) => f16::from_f64(x).to_f64(),
+            (Arithmetic::Fp16, DType::Bf16) => bf16::from_f64(x).to_f64(),
+            _ => f64::from(x as f32),
+        }
+    }
+}
+
+/// Elements of an array, by kind of type.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Data {
+    /// Of any float type.
+    Float(Vec<f64>),
+    /// Of any integer type.
+    Int(Vec<i64>),
+    /// Truth values.
+    Bool(Vec<bool>),
+    /// Strings.
+    Str(Vec<String>),
+}
+
+/// A dense row-major array.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Array {
+    /// Element type.
+    pub dtype: DType,
+    /// Dimensions.
+    pub shape: Vec<usize>,
+    /// Elements.
+    pub data: Data,
+}
+
+/// A value while running.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Value {
+    /// A tensor.
+    Array(Rc<Array>),
+    /// A list or tuple.
+    List(Vec<Value>),
+    /// A dictionary.
+    Dict(Vec<(Value, Value)>),
+    /// The state of that name.
+    State(String),
+}
+
+impl From<Array> for Value {
+    fn from(a: Array) -> Self {
+        Value::Array(Rc::new(a))
+    }
+}
+
+/// Memory that outlives a call, by the name of the function input that stands for it.
+pub type States = BTreeMap<String, Array>;
+
+/// The integers of an integer tensor, sub-byte types unpacked; `None` for other types.
+pub fn tensor_ints(t: &Tensor) -> Option<Vec<i64>> {
+    let bytes: &[u8] = t.bytes();
+    fn wide<const N: usize, T: Into<i64>>(bytes: &[u8], from: fn([u8; N]) -> T) -> Vec<i64> {
+        bytes.as_chunks::<N>().0.iter().map(|&c| from(c).into()).collect()
+    }
+    Some(match t.dtype() {
+        DType::I8 => wide(bytes, i8::from_le_bytes),
+        DType::I16 => wide(bytes, i16::from_le_bytes),
+        DType::I32 => wide(bytes, i32::from_le_bytes),
+        DType::I64 => wide(bytes, i64::from_le_bytes),
+        DType::U8 => wide(bytes, u8::from_le_bytes),
+        DType::U16 => wide(bytes, u16::from_le_bytes),
+        DType::U32 => wide(bytes, u32::from_le_bytes),
+        // Above i64::MAX the value wraps; MIL uses uint64 only for blob offsets.
+        DType::U64 => wide(bytes, i64::from_le_bytes),
+        d if d.is_int() => {
+            let bits = d.block_bytes() * 8 / d.block_len();
+            let signed = d == DType::I4;
+            (0..t.len())
+                .map(|i| {
+                    let mut v = 0i64;
+                    for b in 0..bits {
+                        let at = i * bits + b;
+                        v |= i64::from(bytes[at / 8] >> (at % 8) & 1) << b;
+                    }
+                    if signed && v >> (bits - 1) & 1 == 1 { v - (1 << bits) } else { v }
+                })
+                .collect()
+        }
+        _ => return None,
+    })
+}
+
+/// The floats of a float or block-quantised tensor; `None` for other types.
+pub fn tensor_floats(t: &Tensor) -> Option<Vec<f64>> {
+    let bytes: &[u8] = t.bytes();
+    Some(match t.dtype() {
+        DType::F64 => bytes.as_chunks::<8>().0.iter().map(|&c| f64::from_le_bytes(c)).collect(),
+        DType::F32 => {
+            bytes.as_chunks::<4>().0.iter().map(|&c| f32::from_le_bytes(c).into()).collect()
+        }
+        DType::F16 => {
+            bytes.as_chunks::<2>().0.iter().map(|&c| f16::from_le_bytes(c).to_f64()).collect()
+        }
+        DType::Bf16 => {
+            bytes.as_chunks::<2>().0.iter().map(|&c| bf16::from_le_bytes(c).to_f64()).collect()
+        }
+        d if d.is_block_quantized() => {
+            let mut out = vec![0f32; t.len()];
+            if !tensor::dequantize(d, bytes, &mut out) {
+                return None;
+            }
+            out.into_iter().map(f64::from).collect()
+        }
+        _ => return None,
+    })
+}
+
+impl Array {
+    /// The array of a tensor. Block-quantised tensors become their `fp32` values.
+    ///
+    /// # Errors
+    /// When the type has no numeric meaning here.
+    pub fn from_tensor(t: &Tensor) -> Result<Self, OpError> {
+        let shape = t.shape().to_vec();
+        let dtype = if t.dtype().is_block_quantized() { DType::F32 } else { t.dtype() };
+        let data = if dtype == DType::Bool {
+            Data::Bool(t.bytes().iter().map(|&b| b != 0).collect())
+        } else if let Some(ints) = tensor_ints(t) {
+            Data::Int(ints)
+        } else if let Some(floats) = tensor_floats(t) {
+            Data::Float(floats)
+        } else {
+            return Err(OpError::unsupported(format!(
+                "values of type {} in the interpreter",
+                t.dtype()
+            )));
+        };
+        Ok(Array { dtype, shape, data })
+    }
+
+    /// The tensor of an array, elements rounded to its type.
+    ///
+    /// # Errors
+    /// When the type has no byte form here (strings, sub-byte integers, 8-bit floats).
+    pub fn to_tensor(&self) -> Result<Tensor, OpError> {
+        let mut bytes = Vec::new();
+        match (&self.data, self.dtype) {
+            (Data::Bool(v), _) => bytes.extend(v.iter().map(|&b| u8::from(b))),
+            (Data::Float(v), DType::F64) => v.iter().for_each(|x| bytes.extend(x.to_le_bytes())),
+            (Data::Float(v), DType::F32) => {
+                v.iter().for_each(|x| bytes.extend((*x as f32).to_le_bytes()))
+            }
+            (Data::Float(v), DType::F16) => {
+                v.iter().for_each(|x| bytes.extend(f16::from_f64(*x).to_le_bytes()))
+            }
+            (Data::Float(v), DType::Bf16) => {
+                v.iter().for_each(|x| bytes.extend(bf16::from_f64(*x).to_le_bytes()))
+            }
+            (Data::Int(v), d) if d.block_len() == 1 => {
+                v.iter().for_each(|x| bytes.extend(&x.to_le_bytes()[..d.block_bytes()]));
+            }
+            _ => {
+                return Err(OpError::unsupported(format!(
+                    "a tensor of {} from the interpreter",
+                    self.dtype
+                )));
+            }
+        }
+        let mut buf = AlignedBuf::zeroed(bytes.len());
+        buf.copy_from_slice(&bytes);
+        Tensor::new(self.dtype, &self.shape, Bytes::from_buf(buf))
+            .map_err(|e| OpError::invalid(e.to_string()))
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The elements as floats.
+    ///
+    /// # Errors
+    /// When they are not of a float type.
+    pub fn floats(&self) -> Result<&[f64], OpError> {
+        match &self.data {
+            Data::Float(v) => Ok(v),
+            _ => Err(OpError::invalid(format!("{} values where floats are needed", self.dtype))),
+        }
+    }
+
+    /// The elements as integers.
+    ///
+    /// # Errors
+    /// When they are not of an integer type.
+    pub fn ints(&self) -> Result<&[i64], OpError> {
+        match &self.data {
+            Data::Int(v) => Ok(v),
+            _ => Err(OpError::invalid(format!("{} values where integers are needed", self.dtype))),
+        }
+    }
+
+    /// The elements as truth values.
+    ///
+    /// # Errors
+    /// When they are not.
+    pub fn bools(&self) -> Result<&[bool], OpError> {
+        match &self.data {
+            Data::Bool(v) => Ok(v),
+            _ => Err(OpError::invalid(format!(
+                "{} values where truth values are needed",
+                self.dtype
+            ))),
+        }
+    }
+
+    /// An array of the same type and shape with other floats.
+    #[must_use]
+    pub fn with_floats(&self, values: Vec<f64>) -> Self {
+        Array { dtype: self.dtype, shape: self.shape.clone(), data: Data::Float(values) }
+    }
+
+    /// Combines two arrays elementwise, broadcasting; `int` gives `None` on overflow or division
+    /// by zero.
+    ///
+    /// # Errors
+    /// When types or shapes do not go together or `int` fails.
+    pub fn zip(
+        &self,
+        other: &Array,
+        float: impl Fn(f64, f64) -> f64,
+        int: impl Fn(i64, i64) -> Option<i64>,
+    ) -> Result<Array, OpError> {
+        let (shape, pairs) = broadcast_indices(&self.shape, &other.shape)?;
+        let data = match (&self.data, &other.data) {
+            (Data::Float(a), Data::Float(b)) => {
+                Data::Float(pairs.map(|(i, j)| float(a[i], b[j])).collect())
+            }
+            (Data::Int(a), Data::Int(b)) => Data::Int(
+                pairs
+                    .map(|(i, j)| int(a[i], b[j]))
+                    .collect::<Option<_>>()
+                    .ok_or_else(|| OpError::invalid("integer overflow or division by zero"))?,
+            ),
+            _ => {
+                return Err(OpError::invalid(format!(
+                    "cannot combine {} with {}",
+                    self.dtype, other.dtype
+                )));
+            }
+        };
+        Ok(Array { dtype: self.dtype, shape, data })
+    }
+}
+
+/// The broadcast shape, and for each of its elements the indices into both operands.
+///
+/// # Errors
+/// When the shapes do not broadcast.
+pub fn broadcast_indices(
+    a: &[usize],
+    b: &[usize],
+) -> Result<(Vec<usize>, impl Iterator<Item = (usize, usize)>), OpError> {
+    let rank = a.len().max(b.len());
+    let dim = |s: &[usize], i: usize| (i + s.len()).checked_sub(rank).map_or(1, |j| s[j]);
+    let mut shape = Vec::with_capacity(rank);
+    for i in 0..rank {
+        shape.push(match (dim(a, i), dim(b, i)) {
+            (x, y) if x == y => x,
+            (1, n) | (n, 1) => n,
+            _ => return Err(OpError::invalid(format!("shapes {a:?} and {b:?} do not broadcast"))),
+        });
+    }
+    let strides = |s: &[usize]| {
+        let mut strides = vec![0; rank];
+        let mut step = 1;
+        for i in (0..rank).rev() {
+            if dim(s, i) != 1 {
+                strides[i] = step;
+            }
+            step *= dim(s, i);
+        }
+        strides
+    };
+    let (sa, sb, out) = (strides(a), strides(b), shape.clone());
+    let total: usize = shape.iter().product();
+    let indices = (0..total).map(move |mut n| {
+        let (mut i, mut j) = (0, 0);
+        for axis in (0..out.len()).rev() {
+            let at = n % out[axis];
+            n /= out[axis];
+            i += at * sa[axis];
+            j += at * sb[axis];
+        }
+        (i, j)
+    });
+    Ok((shape, indices))
+}
+
+impl Value {
+    /// The value of a literal.
+    ///
+    /// # Errors
+    /// When the interpreter does not hold its type.
+    pub fn from_literal(literal: &Literal, weights: &WeightStore) -> Result<Self, OpError> {
+        Self::from_payload(&literal.ty, &literal.payload, weights)
+    }
+
+    fn from_payload(
+        ty: &crate::Type,
+        payload: &Payload,
+        weights: &WeightStore,
+    ) -> Result<Self, OpError> {
+        use crate::Type;
+        Ok(match (payload, ty) {
+            (Payload::Tensor(t), _) => Array::from_tensor(t)?.into(),
+            (Payload::Weight(id), _) => {
+                let weight = weights
+                    .get(*id)
+                    .ok_or_else(|| OpError::invalid(format!("no {id} in the store")))?;
+                Array::from_tensor(&weight.tensor)?.into()
+            }
+            (Payload::Strings(s), Type::Tensor(t)) => {
+                let shape = t.fixed_shape().unwrap_or_else(|| vec![s.len()]);
+                Array { dtype: DType::Str, shape, data: Data::Str(s.clone()) }.into()
+            }
+            (Payload::Items(items), Type::List(item, _)) => Value::List(
+                items
+                    .iter()
+                    .map(|p| Self::from_payload(item, p, weights))
+                    .collect::<Result<_, _>>()?,
+            ),
+            (Payload::Items(items), Type::Tuple(types)) => Value::List(
+                items
+                    .iter()
+                    .zip(types)
+                    .map(|(p, t)| Self::from_payload(t, p, weights))
+                    .collect::<Result<_, _>>()?,
+            ),
+            (Payload::Entries(entries), Type::Dict(k, v)) => Value::Dict(
+                entries
+                    .iter()
+                    .map(|(a, b)| {
+                        Ok((Self::from_payload(k, a, weights)?, Self::from_payload(v, b, weights)?))
+                    })
+                    .collect::<Result<_, OpError>>()?,
+            ),
+            _ => {
+                return Err(OpError::invalid(format!(
+                    "a literal's value does not have its type {ty}"
+                )));
+            }
+        })
+    }
+
+    /// The array, if this is one.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn array(&self) -> Result<&Rc<Array>, OpError> {
+        match self {
+            Value::Array(a) => Ok(a),
+            _ => Err(OpError::invalid("a list, dictionary or state where a tensor is needed")),
+        }
+    }
+}
+
+/// What an operation's definition sees when it is evaluated.
+pub struct EvalCx<'a, 'e> {
+    /// The operation with its types and constants.
+    pub op: OpView<'a>,
+    env: &'e mut Env<'a>,
+}
+
+/// Values of a run.
+struct Env<'a> {
+    program: &'a Program,
+    name: &'a str,
+    function: &'a Function,
+    arithmetic: Arithmetic,
+    values: cranelift_entity::SecondaryMap<ValueId, Option<Value>>,
+    states: &'a mut States,
+    observer: &'a mut dyn FnMut(ValueId, &Value),
+}
+
+impl<'a> EvalCx<'a, '_> {
+    fn value_of(&self, arg: &Arg) -> Result<Value, OpError> {
+        match arg {
+            Arg::Value(v) => self.env.values[*v].clone().ok_or_else(|| {
+                OpError::invalid(format!(
+                    "value {} is used before it is made",
+                    self.op.function.values[*v].name
+                ))
+            }),
+            Arg::Literal(l) => Value::from_literal(l, self.op.weights),
+            Arg::List(items) => {
+                Ok(Value::List(items.iter().map(|a| self.value_of(a)).collect::<Result<_, _>>()?))
+            }
+        }
+    }
+
+    /// The value of argument `name`, if given.
+    ///
+    /// # Errors
+    /// When it has no value.
+    pub fn opt_value(&self, name: &str) -> Result<Option<Value>, OpError> {
+        self.op.arg(name).map(|a| self.value_of(a)).transpose()
+    }
+
+    /// The value of argument `name`.
+    ///
+    /// # Errors
+    /// When it is missing.
+    pub fn value(&self, name: &str) -> Result<Value, OpError> {
+        self.value_of(self.op.required(name)?)
+    }
+
+    /// The tensor argument `name`.
+    ///
+    /// # Errors
+    /// When it is missing or not a tensor.
+    pub fn array(&self, name: &str) -> Result<Rc<Array>, OpError> {
+        Ok(self.value(name)?.array()?.clone())
+    }
+
+    /// The tensor argument `name`, if given.
+    ///
+    /// # Errors
+    /// When it is given and not a tensor.
+    pub fn opt_array(&self, name: &str) -> Result<Option<Rc<Array>>, OpError> {
+        self.op.arg(name).map(|_| self.array(name)).transpose()
+    }
+
+    /// The tensors of the variadic argument `name`.
+    ///
+    /// # Errors
+    /// When it is missing or an item is not a tensor.
+    pub fn arrays(&self, name: &str) -> Result<Vec<Rc<Array>>, OpError> {
+        match self.value(name)? {
+            Value::List(items) => items.iter().map(|v| v.array().cloned()).collect(),
+            single => Ok(vec![single.array()?.clone()]),
+        }
+    }
+
+    /// The memory of the state argument `name`.
+    ///
+    /// # Errors
+    /// When it is missing, not a state, or has no memory.
+    pub fn state(&mut self, name: &str) -> Result<&mut Array, OpError> {
+        let Value::State(state) = self.value(name)? else {
+            return Err(OpError::invalid(format!("argument \"{name}\" is not a state")));
+        };
+        let missing = OpError::invalid(format!("state {state} has no memory"));
+        self.env.states.get_mut(&state).ok_or(missing)
+    }
+
+    /// Rounds `x` as a result of type `dtype` would be; for ops that round inside, such as writes
+    /// to a state.
+    pub fn round(&self, dtype: DType, x: f64) -> f64 {
+        self.env.arithmetic.round(dtype, x)
+    }
+
+    /// Runs nested block `index` with the given parameters.
+    ///
+    /// # Errors
+    /// Those of its operations.
+    pub fn run_block(&mut self, index: usize, params: Vec<Value>) -> Result<Vec<Value>, OpError> {
+        let block = self
+            .op
+            .blocks
+            .get(index)
+            .ok_or_else(|| OpError::invalid(format!("nested block {index} is missing")))?;
+        if params.len() != block.params.len() {
+            return Err(OpError::invalid(format!(
+                "nested block {index} takes {} values, not {}",
+                block.params.len(),
+                params.len()
+            )));
+        }
+        for (&v, value) in block.params.iter().zip(params) {
+            self.env.values[v] = Some(value);
+        }
+        self.env.run(block).map_err(|e| OpError { kind: e.kind, message: e.to_string() })
+    }
+}
+
+impl<'a> Env<'a> {
+    fn run(&mut self, block: &'a Block) -> Result<Vec<Value>> {
+        for &id in &block.ops {
+            let place = |e| Error::at_op(e, self.name, self.function.describe(id));
+            let operation = &self.function.ops[id];
+            let op = OpView::new(self.function, &self.program.weights, operation);
+            let mut cx = EvalCx { op, env: self };
+            let results = operation.kind.def().eval(&mut cx);
+            let results =
+                results.map_err(|e| Error::at_op(e, self.name, self.function.describe(id)))?;
+            if results.len() != operation.outputs.len() {
+                return Err(place(OpError {
+                    kind: crate::ErrorKind::Bug,
+                    message: "wrong number of results".into(),
+                }));
+            }
+            for (&v, value) in operation.outputs.iter().zip(results) {
+                let value = self.rounded(value);
+                (self.observer)(v, &value);
+                self.values[v] = Some(value);
+            }
+        }
+        block
+            .outputs
+            .iter()
+            .map(|&v| {
+                let missing = || {
+                    Error::new(
+                        crate::ErrorKind::Invalid,
+                        format!("output {} has no value", self.function.values[v].name),
+                    )
+                };
+                self.values[v].clone().ok_or_else(|| missing().in_function(self.name))
+            })
+            .collect()
+    }
+
+    fn rounded(&self, value: Value) -> Value {
+        match value {
+            Value::Array(mut a)
+                if self.arithmetic != Arithmetic::Exact && matches!(a.data, Data::Float(_)) =>
+            {
+                let array = Rc::make_mut(&mut a);
+                let dtype = array.dtype;
+                if let Data::Float(values) = &mut array.data {
+                    values.iter_mut().for_each(|x| *x = self.arithmetic.round(dtype, *x));
+                }
+                Value::Array(a)
+            }
+            Value::List(items) => Value::List(items.into_iter().map(|v| self.rounded(v)).collect()),
+            other => other,
+        }
+    }
+}
+
+/// Runs function `name` of `program`; states are changed in place. `inputs` are by parameter name.
+///
+/// # Errors
+/// When the function or an input is missing, or an operation fails.
+pub fn run(
+    program: &Program,
+    name: &str,
+    arithmetic: Arithmetic,
+    inputs: &BTreeMap<String, Value>,
+    states: &mut States,
+) -> Result<Vec<Value>> {
+    run_observed(program, name, arithmetic, inputs, states, &mut |_, _| {})
+}
+
+/// As [`run`], calling `observer` with every value as it is made.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_observed<'a>(
+    program: &'a Program,
+    name: &'a str,
+    arithmetic: Arithmetic,
+    inputs: &BTreeMap<String, Value>,
+    states: &'a mut States,
+    observer: &'a mut dyn FnMut(ValueId, &Value),
+) -> Result<Vec<Value>> {
+    let invalid = |m: String| Error::new(crate::ErrorKind::Invalid, m);
+    let function =
+        program.functions.get(name).ok_or_else(|| invalid(format!("no function {name}")))?;
+    let mut values = cranelift_entity::SecondaryMap::new();
+    for &v in &function.inputs {
+        let data = &function.values[v];
+        values[v] = Some(match &data.ty {
+            crate::Type::State(_) => Value::State(data.name.clone()),
+            _ => inputs.get(&data.name).cloned().ok_or_else(|| {
+                invalid(format!("input {} is not given", data.name)).in_function(name)
+            })?,
+        });
+    }
+    let mut env = Env { program, name, function, arithmetic, values, states, observer };
+    env.run(&function.body)
+}
+
+/// Zeroed memory for the states of function `name`.
+///
+/// # Errors
+/// When the function is missing or a state's size is not fixed.
+pub fn new_states(program: &Program, name: &str) -> Result<States> {
+    let invalid = |m: String| Error::new(crate::ErrorKind::Invalid, m);
+    let function =
+        program.functions.get(name).ok_or_else(|| invalid(format!("no function {name}")))?;
+    let mut states = States::new();
+    for &v in &function.inputs {
+        let data = &function.values[v];
+        let Some(ty) = data.ty.as_state() else { continue };
+        let shape = ty.fixed_shape().ok_or_else(|| {
+            invalid(format!("state {} has no fixed size: {ty}", data.name)).in_function(name)
+        })?;
+        let n = shape.iter().product();
+        let data_of =
+            if ty.dtype.is_int() { Data::Int(vec![0; n]) } else { Data::Float(vec![0.0; n]) };
+        states.insert(data.name.clone(), Array { dtype: ty.dtype, shape, data: data_of });
+    }
+    Ok(states)
+}

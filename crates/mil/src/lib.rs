@@ -1,0 +1,23 @@
+//! The IR that every crate speaks: MIL, Apple's model intermediate language, and a dialect of it
+//! for the parts of language models.
+
+mod builder;
+mod error;
+pub mod eval;
+mod literal;
+pub mod ops;
+mod program;
+mod specialize;
+pub mod text;
+mod types;
+mod verify;
+
+pub use builder::{FunctionBuilder, OpBuilder};
+pub use error::{Error, ErrorKind, OpError, Result};
+pub use literal::{Literal, Payload};
+pub use ops::{Cost, Effect, OpDef, OpKind, OpView, Param};
+pub use program::{
+    Arg, BlobRef, Block, Function, OpId, Operation, Program, Span, ValueData, ValueDef, ValueId,
+};
+pub use types::{Dim, Opset, TensorType, Type};
+pub use verify::{verify, verify_function};

@@ -1,0 +1,120 @@
+//! Constant values: typed literals, in the program or in the weight store.
+
+use tensor::{DType, Element, Tensor, WeightId, WeightStore};
+
+use crate::{OpError, TensorType, Type};
+
+/// A constant with its type.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Literal {
+    /// Its type.
+    pub ty: Type,
+    /// Its value, in the form that the type prescribes.
+    pub payload: Payload,
+}
+
+/// The value of a [`Literal`]. Items of lists, tuples and dictionaries have the types that the
+/// enclosing type gives them.
+#[derive(Clone, Debug)]
+pub enum Payload {
+    /// Elements of a tensor that is not of strings.
+    Tensor(Tensor),
+    /// Elements of a string tensor, row-major.
+    Strings(Vec<String>),
+    /// A tensor in the program's weight store.
+    Weight(WeightId),
+    /// Items of a list or tuple.
+    Items(Vec<Payload>),
+    /// Entries of a dictionary, in order.
+    Entries(Vec<(Payload, Payload)>),
+}
+
+impl PartialEq for Payload {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Payload::Tensor(a), Payload::Tensor(b)) => {
+                a.dtype() == b.dtype() && a.shape() == b.shape() && a.bytes()[..] == b.bytes()[..]
+            }
+            (Payload::Strings(a), Payload::Strings(b)) => a == b,
+            (Payload::Weight(a), Payload::Weight(b)) => a == b,
+            (Payload::Items(a), Payload::Items(b)) => a == b,
+            (Payload::Entries(a), Payload::Entries(b)) => a == b,
+            _ => false,
+        }
+    }
+}
+
+impl Literal {
+    /// A tensor constant held in the program.
+    pub fn tensor(tensor: Tensor) -> Self {
+        let ty = TensorType::new(tensor.dtype(), tensor.shape().iter().copied());
+        Literal { ty: ty.into(), payload: Payload::Tensor(tensor) }
+    }
+
+    /// A scalar of `T`'s type.
+    pub fn scalar<T: Element>(value: T) -> Self {
+        Self::array(&[], &[value])
+    }
+
+    /// A vector of `T`'s type.
+    pub fn vector<T: Element>(values: &[T]) -> Self {
+        Self::array(&[values.len()], values)
+    }
+
+    fn array<T: Element>(shape: &[usize], values: &[T]) -> Self {
+        Self::tensor(
+            Tensor::from_slice(shape, values).expect("length is the shape's by construction"),
+        )
+    }
+
+    /// A scalar truth value.
+    pub fn bool(value: bool) -> Self {
+        Self::bools(&[], &[value])
+    }
+
+    /// A vector of truth values.
+    pub fn bool_vector(values: &[bool]) -> Self {
+        Self::bools(&[values.len()], values)
+    }
+
+    fn bools(shape: &[usize], values: &[bool]) -> Self {
+        let bytes: Vec<u8> = values.iter().map(|&b| b.into()).collect();
+        let tensor = Tensor::new(DType::Bool, shape, tensor::Bytes::copy_from(&bytes));
+        Self::tensor(tensor.expect("length is the shape's by construction"))
+    }
+
+    /// A scalar string.
+    pub fn string(value: impl Into<String>) -> Self {
+        let ty = TensorType::scalar(DType::Str).into();
+        Literal { ty, payload: Payload::Strings(vec![value.into()]) }
+    }
+
+    /// A reference to a weight; its type is that of the stored tensor.
+    ///
+    /// # Errors
+    /// When the id is not of `weights`.
+    pub fn weight(weights: &WeightStore, id: WeightId) -> Result<Self, OpError> {
+        let weight =
+            weights.get(id).ok_or_else(|| OpError::invalid(format!("no {id} in the store")))?;
+        let tensor = &weight.tensor;
+        let ty = TensorType::new(tensor.dtype(), tensor.shape().iter().copied());
+        Ok(Literal { ty: ty.into(), payload: Payload::Weight(id) })
+    }
+
+    /// The tensor behind an immediate or a weight; `None` for strings and compound values.
+    pub fn resolve<'a>(&'a self, weights: &'a WeightStore) -> Option<&'a Tensor> {
+        match &self.payload {
+            Payload::Tensor(t) => Some(t),
+            Payload::Weight(id) => weights.get(*id).map(|w| &w.tensor),
+            _ => None,
+        }
+    }
+
+    /// The string of a scalar string literal.
+    pub fn as_str(&self) -> Option<&str> {
+        match &self.payload {
+            Payload::Strings(s) if s.len() == 1 => Some(&s[0]),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The language-model dialect: what MIL has no op for, with decompositions into plain MIL.
+
+use super::{Cost, Domain, OpDef, OpView, Param, elements};
+use crate::eval::{EvalCx, Value};
+use crate::{OpError, Type};
+
+/// Root-mean-square normalisation over the last axis:
+/// `x / sqrt(mean(x^2) + epsilon) * weight` (Zhang and Sennrich 2019).
+///
+/// `x` float `[..., D]`, `weight` `[D]`, `epsilon` a constant scalar; the result is as `x`.
+pub(super) struct LlmRmsNorm;
+
+impl OpDef for LlmRmsNorm {
+    fn name(&self) -> &'static str {
+        "llm.rms_norm"
+    }
+
+    fn params(&self) -> &'static [Param] {
+        const {
+            &[
+                Param::new("x", Domain::Float),
+                Param::new("weight", Domain::Float),
+                Param::new("epsilon", Domain::Float).constant(),
+            ]
+        }
+    }
+
+    fn infer(&self, op: &OpView<'_>) -> Result<Vec<Type>, OpError> {
+        let (x, weight) = (op.tensor("x")?, op.tensor("weight")?);
+        let fits =
+            weight.rank() == 1 && x.shape.last().is_some_and(|d| d.compatible(&weight.shape[0]));
+        if !fits {
+            return Err(OpError::invalid(format!(
+                "weight {weight} does not fit the last axis of x {x}"
+            )));
+        }
+        Ok(vec![x.clone().into()])
+    }
+
+    fn eval(&self, cx: &mut EvalCx<'_, '_>) -> Result<Vec<Value>, OpError> {
+        let (x, weight) = (cx.array("x")?, cx.array("weight")?);
+        let epsilon = cx.op.float("epsilon")?.unwrap_or(0.0);
+        let (xs, w) = (x.floats()?, weight.floats()?);
+        let mut out = Vec::with_capacity(xs.len());
+        for row in xs.chunks_exact(w.len().max(1)) {
+            let mean = row.iter().map(|v| v * v).sum::<f64>() / row.len() as f64;
+            let scale = 1.0 / (mean + epsilon).sqrt();
+            out.extend(row.iter().zip(w).map(|(v, w)| v * scale * w));
+        }
+        Ok(vec![x.with_floats(out).into()])
+    }
+
+    fn cost(&self, op: &OpView<'_>, results: &[Type]) -> Cost {
+        Cost { flops: 4.0 * elements(results), bytes: op.arg_bytes() + super::bytes(results) }
+    }
+}

@@ -1,0 +1,1 @@
+//! MIL text: printing and parsing.

@@ -1,0 +1,1 @@
+//! Program to program: one file a pass.

@@ -1,0 +1,1 @@
+//! Case tables, tolerant comparison, tiny models and random programs for tests.
