@@ -7,7 +7,10 @@ use std::path::Path;
 use crate::{ImportError, Result};
 
 /// Lets `fill` write a new file beside `path`, then puts it in place of `path` in one step.
-pub(crate) fn write_atomically(path: &Path, fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>) -> Result<()> {
+pub(crate) fn write_atomically(
+    path: &Path,
+    fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
+) -> Result<()> {
     let failed = |e| ImportError::io(path, "write", e);
     let dir = match path.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir,

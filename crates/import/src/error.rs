@@ -61,7 +61,14 @@ pub struct ImportError {
 
 impl ImportError {
     pub(crate) fn new(kind: ErrorKind, file: &Path, message: impl Into<String>) -> Self {
-        ImportError { file: file.to_path_buf(), offset: None, item: None, kind, message: message.into(), source: None }
+        ImportError {
+            file: file.to_path_buf(),
+            offset: None,
+            item: None,
+            kind,
+            message: message.into(),
+            source: None,
+        }
     }
 
     pub(crate) fn invalid(file: &Path, message: impl Into<String>) -> Self {
@@ -141,7 +148,8 @@ mod tests {
         assert_eq!(e.to_string(), r#"a b.gguf: offset 7: tensor "x\ny": invalid: bad thing"#);
         let e = ImportError::io(Path::new("m"), "read", io::Error::other("disk on fire"));
         assert_eq!(e.to_string(), "m: cannot read: disk on fire");
-        let long = ImportError::unsupported(Path::new("m"), "no").key(&"k".repeat(5000)).to_string();
+        let long =
+            ImportError::unsupported(Path::new("m"), "no").key(&"k".repeat(5000)).to_string();
         assert!(long.len() < 200 && long.ends_with("…: unsupported: no"), "{long}");
     }
 }

@@ -41,7 +41,10 @@ impl<'a> Reader<'a> {
                 self.pos += len;
                 Ok(taken)
             }
-            _ => Err(self.invalid(format!("file ends inside {what}: {len} bytes needed, {left} left"))),
+            _ => {
+                Err(self
+                    .invalid(format!("file ends inside {what}: {len} bytes needed, {left} left")))
+            }
         }
     }
 

@@ -36,7 +36,11 @@ pub fn map_file(path: &Path) -> Result<Bytes> {
 pub(crate) fn window(bytes: &Bytes, range: Range<usize>, dtype: DType) -> Option<Bytes> {
     let window = bytes.slice(range)?;
     let align = if dtype.block_len() == 1 { dtype.block_bytes().max(1) } else { 1 };
-    if (window.as_ptr() as usize).is_multiple_of(align) { Some(window) } else { Some(Bytes::copy_from(&window)) }
+    if (window.as_ptr() as usize).is_multiple_of(align) {
+        Some(window)
+    } else {
+        Some(Bytes::copy_from(&window))
+    }
 }
 
 #[cfg(test)]

@@ -36,12 +36,18 @@ impl Gguf {
 fn read_version(r: &mut Reader<'_>) -> Result<u32> {
     let magic: [u8; 4] = r.array("the magic")?;
     if &magic != b"GGUF" {
-        return Err(ImportError::invalid(r.file, format!("not a GGUF file: it begins with {:?}", magic.escape_ascii().to_string())).at(0));
+        return Err(ImportError::invalid(
+            r.file,
+            format!("not a GGUF file: it begins with {:?}", magic.escape_ascii().to_string()),
+        )
+        .at(0));
     }
     match r.u32("the version")? {
         version @ 2..=3 => Ok(version),
         1 => Err(ImportError::unsupported(r.file, "GGUF version 1").at(4)),
-        v if v.swap_bytes() < 0x100 => Err(ImportError::unsupported(r.file, "big-endian GGUF").at(4)),
+        v if v.swap_bytes() < 0x100 => {
+            Err(ImportError::unsupported(r.file, "big-endian GGUF").at(4))
+        }
         v => Err(ImportError::unsupported(r.file, format!("GGUF version {v}")).at(4)),
     }
 }
@@ -64,7 +70,11 @@ fn read_name<'a>(r: &mut Reader<'a>, what: &str) -> Result<&'a str> {
     let at = r.pos();
     let name = read_string(r, what)?;
     if name.len() > MAX_NAME {
-        return Err(ImportError::limit(r.file, format!("{what} of {} bytes, at most {MAX_NAME}", name.len())).at(at));
+        return Err(ImportError::limit(
+            r.file,
+            format!("{what} of {} bytes, at most {MAX_NAME}", name.len()),
+        )
+        .at(at));
     }
     Ok(name)
 }
@@ -103,12 +113,16 @@ fn read_info(r: &mut Reader<'_>, part: usize) -> Result<TensorInfo> {
     let mut shape = Vec::new();
     for _ in 0..dims {
         let dim = r.u64("a dimension")?;
-        shape.push(usize::try_from(dim).map_err(|_| invalid(r.file, format!("dimension {dim} is too large")))?);
+        shape.push(
+            usize::try_from(dim)
+                .map_err(|_| invalid(r.file, format!("dimension {dim} is too large")))?,
+        );
     }
     shape.reverse();
     let ggml_type = GgmlType(r.u32("the tensor type")?);
     let offset = r.u64("the tensor offset")?;
-    let offset = usize::try_from(offset).map_err(|_| invalid(r.file, format!("data offset {offset} is too large")))?;
+    let offset = usize::try_from(offset)
+        .map_err(|_| invalid(r.file, format!("data offset {offset} is too large")))?;
     let byte_len = byte_len(ggml_type, &shape).map_err(|why| invalid(r.file, why))?;
     Ok(TensorInfo { ggml_type, shape, offset, byte_len, part })
 }
@@ -122,11 +136,13 @@ fn place(
     alignment: usize,
     file_len: usize,
 ) -> Result<()> {
-    let error = |name: &str, at: usize, why: String| ImportError::invalid(path, why).at(at).tensor(name);
+    let error =
+        |name: &str, at: usize, why: String| ImportError::invalid(path, why).at(at).tensor(name);
     for (name, info) in &mut *tensors {
         let relative = info.offset;
         if relative % alignment != 0 {
-            let why = format!("data offset {relative} is not a multiple of the alignment {alignment}");
+            let why =
+                format!("data offset {relative} is not a multiple of the alignment {alignment}");
             return Err(ImportError::invalid(path, why).tensor(name));
         }
         let start = align_up(header_len, alignment).and_then(|data| data.checked_add(relative));
@@ -135,17 +151,32 @@ fn place(
         match (start, end) {
             (Some(start), Some(end)) if end <= file_len => info.offset = start,
             (Some(start), Some(end)) => {
-                return Err(error(name, start, format!("data ends at byte {end}, the file at {file_len}")));
+                return Err(error(
+                    name,
+                    start,
+                    format!("data ends at byte {end}, the file at {file_len}"),
+                ));
             }
-            _ => return Err(ImportError::invalid(path, format!("data offset {relative} is too large")).tensor(name)),
+            _ => {
+                return Err(ImportError::invalid(
+                    path,
+                    format!("data offset {relative} is too large"),
+                )
+                .tensor(name));
+            }
         }
     }
-    let mut by_offset: Vec<_> = tensors.iter().filter(|(_, t)| t.byte_len.is_some_and(|n| n > 0)).collect();
+    let mut by_offset: Vec<_> =
+        tensors.iter().filter(|(_, t)| t.byte_len.is_some_and(|n| n > 0)).collect();
     by_offset.sort_by_key(|(_, t)| t.offset);
     for pair in by_offset.windows(2) {
         let ((first, a), (second, b)) = (pair[0], pair[1]);
         if a.offset + a.byte_len.unwrap_or(0) > b.offset {
-            return Err(error(second, b.offset, format!("data overlaps that of tensor {}", crate::error::quoted(first))));
+            return Err(error(
+                second,
+                b.offset,
+                format!("data overlaps that of tensor {}", crate::error::quoted(first)),
+            ));
         }
     }
     Ok(())

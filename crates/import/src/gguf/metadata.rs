@@ -100,7 +100,11 @@ fn integer(value: &Value) -> Option<i128> {
     })
 }
 
-fn elements<T>(value: &Value, wanted: &str, convert: impl Fn(&Value) -> std::result::Result<T, String>) -> std::result::Result<Vec<T>, String> {
+fn elements<T>(
+    value: &Value,
+    wanted: &str,
+    convert: impl Fn(&Value) -> std::result::Result<T, String>,
+) -> std::result::Result<Vec<T>, String> {
     let Value::Array(array) = value else { return Err(mismatch(value, wanted)) };
     (0..array.len())
         .map(|i| {

@@ -9,9 +9,8 @@ mod write;
 use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
-use tensor::{Bytes, DType, Tensor};
+use tensor::{Bytes, Tensor};
 
-use crate::error::quoted;
 use crate::source::{map_file, window};
 use crate::{ImportError, Result};
 
@@ -120,7 +119,8 @@ impl Gguf {
             let why = format!("tensor type {}", info.ggml_type.name());
             return Err(ImportError::unsupported(&part.path, why).tensor(name));
         };
-        let bytes = window(&part.bytes, info.offset..info.offset + len, dtype).expect("ranges are checked on reading");
+        let bytes = window(&part.bytes, info.offset..info.offset + len, dtype)
+            .expect("ranges are checked on reading");
         Tensor::new(dtype, &info.shape, bytes)
             .map_err(|e| ImportError::invalid(&part.path, e.to_string()).tensor(name))
     }
@@ -129,20 +129,30 @@ impl Gguf {
     fn open_rest(&mut self, path: &Path, count: usize) -> Result<()> {
         let number: usize = self.metadata.find("split.no")?.unwrap_or(0);
         let prefix = split_prefix(path, number, count).ok_or_else(|| {
-            let why = format!("file {} of {count} of a split model must be called NAME{}", number + 1, split_suffix(number, count));
+            let why = format!(
+                "file {} of {count} of a split model must be called NAME{}",
+                number + 1,
+                split_suffix(number, count)
+            );
             ImportError::invalid(path, why)
         })?;
         let sibling = |n| path.with_file_name(format!("{prefix}{}", split_suffix(n, count)));
         if number != 0 {
-            let why = format!("is file {} of {count} of a split model; open {}", number + 1, sibling(0).display());
+            let why = format!(
+                "is file {} of {count} of a split model; open {}",
+                number + 1,
+                sibling(0).display()
+            );
             return Err(ImportError::invalid(path, why));
         }
         for n in 1..count {
             let path = sibling(n);
             let part = Self::read_part(&path, map_file(&path)?, n)?;
-            let (its_number, its_count) = (part.metadata.find("split.no")?, part.metadata.find("split.count")?);
+            let (its_number, its_count) =
+                (part.metadata.find("split.no")?, part.metadata.find("split.count")?);
             if (its_number, its_count) != (Some(n), Some(count)) {
-                let why = format!("is not file {} of {count} of the model, as its name says", n + 1);
+                let why =
+                    format!("is not file {} of {count} of the model, as its name says", n + 1);
                 return Err(ImportError::invalid(&path, why));
             }
             self.parts.extend(part.parts);

@@ -83,7 +83,12 @@ mod tests {
                 assert_eq!(row.name.to_lowercase(), dtype.name());
             }
         }
-        assert!(DType::ALL.iter().filter(|d| d.is_block_quantized()).all(|&d| GgmlType::of(d).is_some()));
+        assert!(
+            DType::ALL
+                .iter()
+                .filter(|d| d.is_block_quantized())
+                .all(|&d| GgmlType::of(d).is_some())
+        );
         assert_eq!(GgmlType(77).name(), "type 77");
     }
 }

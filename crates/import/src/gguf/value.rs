@@ -165,7 +165,10 @@ enum Items {
     /// The values one after the other.
     Fixed(Bytes),
     /// Length-prefixed strings, and where each begins.
-    Strings { bytes: Bytes, starts: Vec<usize> },
+    Strings {
+        bytes: Bytes,
+        starts: Vec<usize>,
+    },
     Arrays(Vec<Array>),
 }
 
@@ -244,7 +247,8 @@ impl Array {
             _ => {
                 let size = ty.size().expect("only strings and arrays vary in size") as u64;
                 let len = count.checked_mul(size);
-                let len = len.ok_or_else(|| r.limit(format!("array of {count} {} values", ty.name())))?;
+                let len =
+                    len.ok_or_else(|| r.limit(format!("array of {count} {} values", ty.name())))?;
                 r.take(len, "a metadata array")?;
                 Items::Fixed(window(r.pos()))
             }
@@ -287,8 +291,9 @@ impl Value {
 fn read_type(r: &mut Reader<'_>) -> Result<ValueType> {
     let at = r.pos();
     let id = r.u32("a metadata value's type")?;
-    ValueType::from_id(id)
-        .ok_or_else(|| ImportError::invalid(r.file, format!("unknown metadata value type {id}")).at(at))
+    ValueType::from_id(id).ok_or_else(|| {
+        ImportError::invalid(r.file, format!("unknown metadata value type {id}")).at(at)
+    })
 }
 
 fn read_bool(r: &mut Reader<'_>) -> Result<bool> {
@@ -309,8 +314,9 @@ fn read_bytes<'a>(r: &mut Reader<'a>, what: &str) -> Result<&'a [u8]> {
 pub(super) fn read_string<'a>(r: &mut Reader<'a>, what: &str) -> Result<&'a str> {
     let bytes = read_bytes(r, what)?;
     let at = r.pos() - bytes.len();
-    std::str::from_utf8(bytes)
-        .map_err(|e| ImportError::invalid(r.file, format!("{what} is not UTF-8")).at(at + e.valid_up_to()))
+    std::str::from_utf8(bytes).map_err(|e| {
+        ImportError::invalid(r.file, format!("{what} is not UTF-8")).at(at + e.valid_up_to())
+    })
 }
 
 pub(super) fn encode_string(bytes: &[u8], out: &mut Vec<u8>) {

@@ -16,12 +16,18 @@ use crate::{ImportError, Result};
 /// # Errors
 /// When a tensor's type or number of dimensions has no GGUF form, the alignment is no power of two,
 /// or the file cannot be written.
-pub fn write(path: impl AsRef<Path>, metadata: &[(&str, Value)], tensors: &[(&str, &Tensor)]) -> Result<()> {
+pub fn write(
+    path: impl AsRef<Path>,
+    metadata: &[(&str, Value)],
+    tensors: &[(&str, &Tensor)],
+) -> Result<()> {
     let path = path.as_ref();
     let alignment = match metadata.iter().find(|(k, _)| *k == "general.alignment") {
         None => DEFAULT_ALIGNMENT,
         Some((_, Value::U32(a))) if a.is_power_of_two() => *a as usize,
-        Some((key, _)) => return Err(ImportError::invalid(path, "must be a u32 and a power of two").key(key)),
+        Some((key, _)) => {
+            return Err(ImportError::invalid(path, "must be a u32 and a power of two").key(key));
+        }
     };
     let mut header = b"GGUF".to_vec();
     header.extend_from_slice(&3u32.to_le_bytes());
@@ -34,8 +40,10 @@ pub fn write(path: impl AsRef<Path>, metadata: &[(&str, Value)], tensors: &[(&st
     }
     let mut offset = 0;
     for (name, tensor) in tensors {
-        let Some(ggml_type) = GgmlType::of(tensor.dtype()).filter(|_| tensor.shape().len() <= 4) else {
-            let why = format!("{} tensor of shape {:?} has no GGUF form", tensor.dtype(), tensor.shape());
+        let Some(ggml_type) = GgmlType::of(tensor.dtype()).filter(|_| tensor.shape().len() <= 4)
+        else {
+            let why =
+                format!("{} tensor of shape {:?} has no GGUF form", tensor.dtype(), tensor.shape());
             return Err(ImportError::unsupported(path, why).tensor(name));
         };
         encode_string(name.as_bytes(), &mut header);

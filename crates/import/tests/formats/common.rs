@@ -1,10 +1,9 @@
 //! What the tests of this crate share: deterministic bytes, and where the shared files are.
-#![allow(dead_code, reason = "every test binary uses a part")]
 
 use std::path::PathBuf;
 
 /// `len` bytes that look random and are the same every time (an xorshift generator).
-pub fn noise(len: usize) -> Vec<u8> {
+pub(crate) fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
     let mut next = || {
         state ^= state << 13;
@@ -16,6 +15,6 @@ pub fn noise(len: usize) -> Vec<u8> {
 }
 
 /// The folder `shared` beside the repository.
-pub fn shared() -> PathBuf {
+pub(crate) fn shared() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared")
 }

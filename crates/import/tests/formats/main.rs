@@ -1,0 +1,4 @@
+//! Every file format: written and read back, real files, and broken ones.
+
+mod common;
+mod gguf;
