@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashSet};
 use tensor::{Tensor, WeightId, WeightStore};
 
 use crate::{
-    Arg, Block, Error, ErrorKind, Function, Literal, OpError, OpKind, OpView, Operation, Opset,
-    Result, Type, ValueData, ValueDef, ValueId,
+    Arg, Block, Error, ErrorKind, Function, Literal, OpError, OpId, OpKind, OpView, Operation,
+    Opset, Result, Type, ValueData, ValueDef, ValueId,
 };
 
 /// Builds one function over a program's weights.
@@ -31,6 +31,26 @@ impl<'w> FunctionBuilder<'w> {
             blocks: vec![Block::default()],
             weight_values: BTreeMap::new(),
         }
+    }
+
+    /// Reopens `function` with an empty body: its values and operations keep their ids, and
+    /// [`FunctionBuilder::keep`] puts operations back. This is how a pass replaces an operation by
+    /// several.
+    pub fn reopen(name: &str, mut function: Function, weights: &'w mut WeightStore) -> Self {
+        function.body = Block::default();
+        FunctionBuilder {
+            name: name.to_owned(),
+            names: function.values.values().map(|v| v.name.clone()).collect(),
+            function,
+            weights,
+            blocks: vec![Block::default()],
+            weight_values: BTreeMap::new(),
+        }
+    }
+
+    /// Appends an operation that a reopened function already has.
+    pub fn keep(&mut self, op: OpId) {
+        self.current_block().ops.push(op);
     }
 
     /// The function so far.

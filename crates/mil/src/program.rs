@@ -231,6 +231,17 @@ impl Function {
         }
     }
 
+    /// Calls `f` on every value that `op` uses: its arguments, and what its nested blocks use
+    /// (values made inside of them included).
+    pub fn for_each_use(&self, op: OpId, f: &mut dyn FnMut(ValueId)) {
+        let operation = &self.ops[op];
+        operation.for_each_arg_value(&mut *f);
+        for block in &operation.blocks {
+            block.ops.iter().for_each(|&inner| self.for_each_use(inner, f));
+            block.outputs.iter().for_each(|&v| f(v));
+        }
+    }
+
     /// How an error names an operation: kind, and name attribute or first result.
     pub fn describe(&self, op: OpId) -> String {
         let operation = &self.ops[op];

@@ -14,7 +14,7 @@ mod array;
 pub use array::{Array, Data, broadcast_indices, tensor_floats, tensor_ints};
 
 use crate::{
-    Arg, Block, Error, Function, Literal, OpError, OpView, Payload, Program, Result, ValueId,
+    Arg, Block, Error, Function, Literal, OpError, OpId, OpView, Payload, Program, Result, ValueId,
 };
 
 /// How results are rounded.
@@ -344,6 +344,41 @@ pub fn run_observed<'a>(
     }
     let mut env = Env { program, name, function, arithmetic, values, states, observer };
     env.run(&function.body)
+}
+
+/// Evaluates the single operation `op` of function `name`, given the values it uses. Constants need
+/// not be given, nor values that its nested blocks make themselves.
+///
+/// # Errors
+/// When the function or a value is missing, or the operation fails.
+pub fn run_op(
+    program: &Program,
+    name: &str,
+    op: OpId,
+    arithmetic: Arithmetic,
+    given: impl IntoIterator<Item = (ValueId, Value)>,
+    states: &mut States,
+) -> Result<Vec<Value>> {
+    let missing = || Error::new(crate::ErrorKind::Invalid, format!("no function {name}"));
+    let function = program.functions.get(name).ok_or_else(missing)?;
+    let mut values = cranelift_entity::SecondaryMap::new();
+    for (v, value) in given {
+        values[v] = Some(value);
+    }
+    let mut constants = Ok(());
+    function.for_each_use(op, &mut |v| {
+        if let (None, Some(literal)) = (&values[v], function.const_of(v)) {
+            match Value::from_literal(literal, &program.weights) {
+                Ok(value) => values[v] = Some(value),
+                Err(e) => constants = Err(Error::at_op(e, name, function.describe(op))),
+            }
+        }
+    });
+    constants?;
+    let block =
+        Block { ops: vec![op], outputs: function.ops[op].outputs.clone(), ..Block::default() };
+    let observer = &mut |_, _: &Value| {};
+    Env { program, name, function, arithmetic, values, states, observer }.run(&block)
 }
 
 /// Zeroed memory for the states of function `name`.
