@@ -3,9 +3,7 @@
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 
-use memmap2::Mmap;
 use tensor::{Bytes, DType};
 
 use crate::{ImportError, Result};
@@ -24,11 +22,7 @@ pub fn map_file(path: &Path) -> Result<Bytes> {
     if meta.len() == 0 {
         return Err(ImportError::invalid(path, "file is empty"));
     }
-    // SAFETY: the map is read-only and private to this process. Nobody can keep another process
-    // from truncating the file meanwhile; as for every memory-mapping reader, that is documented
-    // as forbidden to the user.
-    let map = unsafe { Mmap::map(&file) }.map_err(|e| ImportError::io(path, "map", e))?;
-    Ok(Bytes::from_mmap(Arc::new(map)))
+    Bytes::map(&file).map_err(|e| ImportError::io(path, "map", e))
 }
 
 /// `range` of `bytes` for elements of `dtype`: a window where the memory is aligned for them, else

@@ -11,6 +11,8 @@
 //! - Slices of the wrong length are a bug of the caller and panic. What depends on a file or on
 //!   user data ([`Matrix::new`], [`gather`]) returns a [`KernelError`] instead.
 
+#![allow(unsafe_code, reason = "vector instructions")]
+
 mod activation;
 mod attention;
 mod convert;

@@ -1,6 +1,8 @@
 //! Byte buffers: owned with 64-byte alignment, or a window of a memory-mapped file.
 
 use std::fmt;
+use std::fs::File;
+use std::io;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
@@ -89,10 +91,18 @@ impl Bytes {
         Bytes::from_buf(buf)
     }
 
-    /// The whole of a mapped file, without copying.
-    pub fn from_mmap(map: Arc<Mmap>) -> Self {
+    /// Maps a whole file into memory, without reading it. The file must not be changed while the
+    /// bytes are in use.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn map(file: &File) -> io::Result<Self> {
+        // SAFETY: the map is read-only and private to this process. Nobody can keep another process
+        // from truncating the file meanwhile; as for every memory-mapping reader, that is
+        // documented as forbidden to the user.
+        let map = unsafe { Mmap::map(file) }?;
         let range = 0..map.len();
-        Bytes { owner: Owner::Map(map), range }
+        Ok(Bytes { owner: Owner::Map(Arc::new(map)), range })
     }
 
     /// The window `range` of these bytes; `None` if it does not lie inside.

@@ -1,5 +1,7 @@
 //! Data types, shapes, owned and memory-mapped buffers, and the weight store; knows no op.
 
+#![allow(unsafe_code, reason = "byte views of buffers and mapped files")]
+
 mod block;
 mod buffer;
 mod dtype;
