@@ -28,6 +28,8 @@ pub(crate) fn write_atomically(
     let mut out = BufWriter::with_capacity(1 << 20, file.as_file());
     fill(&mut out).and_then(|()| out.flush()).map_err(failed)?;
     drop(out);
+    // The name must not point to the new file before its contents are on disk.
+    file.as_file().sync_all().map_err(failed)?;
     file.persist(path).map_err(|e| failed(e.error))?;
     Ok(())
 }

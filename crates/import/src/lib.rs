@@ -8,9 +8,20 @@
 mod atomic;
 mod error;
 pub mod gguf;
+mod hf;
+mod json;
+pub mod llama2c;
+mod model_file;
 mod reader;
+pub mod safetensors;
 mod source;
+pub mod tokenizer_files;
 
 pub use error::{ErrorKind, ImportError, Item, Result};
 pub use gguf::Gguf;
+pub use hf::{HfDir, SideFiles};
+pub use json::read_json;
+pub use llama2c::Llama2c;
+pub use model_file::{ModelFile, TensorEntry, open};
+pub use safetensors::SafeTensors;
 pub use source::map_file;

@@ -53,18 +53,17 @@ pub struct TensorInfo {
 }
 
 impl Gguf {
-    /// Maps `path`, and the other files of a split model if `path` is its first.
+    /// Maps `path`, and the other files of a split model of which `path` may be any.
     ///
     /// # Errors
-    /// When a file cannot be mapped, breaks the format, or is not the first of its model.
+    /// When a file cannot be mapped, breaks the format, or is not the part that its name says.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let mut model = Self::read_part(path, map_file(path)?, 0)?;
-        let count: usize = model.metadata.find("split.count")?.unwrap_or(1);
-        if count > 1 {
-            model.open_rest(path, count)?;
+        let model = Self::read_part(path, map_file(path)?, 0)?;
+        match model.split()? {
+            (0, 1) => Ok(model),
+            (number, count) => Self::open_split(path, number, count),
         }
-        Ok(model)
     }
 
     /// Reads a model from memory; `name` stands for the file in errors. The rest of a split model is
@@ -84,6 +83,11 @@ impl Gguf {
     /// The file, or the first of several.
     pub fn path(&self) -> &Path {
         &self.parts[0].path
+    }
+
+    /// The file number `part` of a split model.
+    pub(crate) fn part_path(&self, part: usize) -> &Path {
+        &self.parts[part].path
     }
 
     /// Bytes of all files together.
@@ -125,52 +129,70 @@ impl Gguf {
             .map_err(|e| ImportError::invalid(&part.path, e.to_string()).tensor(name))
     }
 
-    /// Reads the other `count - 1` files of a split model and adds their tensors.
-    fn open_rest(&mut self, path: &Path, count: usize) -> Result<()> {
-        let number: usize = self.metadata.find("split.no")?.unwrap_or(0);
+    /// Which file of a split model this is, from 0, and of how many.
+    fn split(&self) -> Result<(usize, usize)> {
+        let count = self.metadata.find("split.count")?.unwrap_or(1).max(1);
+        let number = self.metadata.find("split.no")?.unwrap_or(0);
+        if number >= count {
+            let why = format!("file number {number} (from 0) of a model of {count}");
+            return Err(self.metadata.error("split.no", why));
+        }
+        Ok((number, count))
+    }
+
+    /// Reads all files of the split model of which `path` is the file `number`.
+    fn open_split(path: &Path, number: usize, count: usize) -> Result<Self> {
         let prefix = split_prefix(path, number, count).ok_or_else(|| {
-            let why = format!(
-                "file {} of {count} of a split model must be called NAME{}",
-                number + 1,
-                split_suffix(number, count)
-            );
+            let (this, suffix) = (number + 1, split_suffix(number, count));
+            let why =
+                format!("file {this} of {count} of a split model must be called NAME{suffix}");
             ImportError::invalid(path, why)
         })?;
-        let sibling = |n| path.with_file_name(format!("{prefix}{}", split_suffix(n, count)));
-        if number != 0 {
-            let why = format!(
-                "is file {} of {count} of a split model; open {}",
-                number + 1,
-                sibling(0).display()
-            );
-            return Err(ImportError::invalid(path, why));
-        }
-        for n in 1..count {
-            let path = sibling(n);
+        let open = |n| {
+            let path = path.with_file_name(format!("{prefix}{}", split_suffix(n, count)));
             let part = Self::read_part(&path, map_file(&path)?, n)?;
-            let (its_number, its_count) =
-                (part.metadata.find("split.no")?, part.metadata.find("split.count")?);
-            if (its_number, its_count) != (Some(n), Some(count)) {
+            if part.split()? != (n, count) {
                 let why =
                     format!("is not file {} of {count} of the model, as its name says", n + 1);
                 return Err(ImportError::invalid(&path, why));
             }
-            self.parts.extend(part.parts);
-            for (name, info) in part.tensors {
-                if let Some(first) = self.tensors.get(&name) {
-                    let why = format!("also in {}", self.parts[first.part].path.display());
-                    return Err(ImportError::invalid(&path, why).tensor(&name));
-                }
-                self.tensors.insert(name, info);
-            }
+            Ok(part)
+        };
+        let mut model = open(0)?;
+        for n in 1..count {
+            model.add_part(open(n)?)?;
         }
-        let total = self.metadata.find::<usize>("split.tensors.count")?;
-        if let Some(total) = total.filter(|&t| t != self.tensors.len()) {
-            let why = format!("says {total}, the files hold {} tensors", self.tensors.len());
-            return Err(self.metadata.error("split.tensors.count", why));
+        let total = model.metadata.find::<usize>("split.tensors.count")?;
+        if let Some(total) = total.filter(|&t| t != model.tensors.len()) {
+            let why = format!("says {total}, the files hold {} tensors", model.tensors.len());
+            return Err(model.metadata.error("split.tensors.count", why));
+        }
+        Ok(model)
+    }
+
+    fn add_part(&mut self, part: Gguf) -> Result<()> {
+        let path = part.path().to_path_buf();
+        self.parts.extend(part.parts);
+        for (name, info) in part.tensors {
+            if let Some(first) = self.tensors.get(&name) {
+                let why = format!("also in {}", self.parts[first.part].path.display());
+                return Err(ImportError::invalid(&path, why).tensor(&name));
+            }
+            self.tensors.insert(name, info);
         }
         Ok(())
     }
+}
+
+/// The first file of the split model of which `path`, by its name, is a part.
+pub(crate) fn first_of_split(path: &Path) -> Option<PathBuf> {
+    let (rest, count) = path.file_name()?.to_str()?.strip_suffix(".gguf")?.rsplit_once("-of-")?;
+    let (prefix, number) = rest.rsplit_once('-')?;
+    let (number, count) = (number.parse::<usize>().ok()?, count.parse().ok()?);
+    let suffix = split_suffix(number.checked_sub(1)?, count);
+    // The name has to be what these numbers give, with the zeros in front of them.
+    (path.file_name()?.to_str()? == format!("{prefix}{suffix}"))
+        .then(|| path.with_file_name(format!("{prefix}{}", split_suffix(0, count))))
 }
 
 /// How the name of file `number` (from 0) of a split model ends.

@@ -2,3 +2,4 @@
 
 mod common;
 mod gguf;
+mod real_files;
