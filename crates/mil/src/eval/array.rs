@@ -88,6 +88,19 @@ pub fn tensor_floats(t: &Tensor) -> Option<Vec<f64>> {
     })
 }
 
+/// Row `row` of a float or block-quantised matrix.
+///
+/// # Errors
+/// When it is of another type.
+pub(super) fn tensor_row(t: &Tensor, row: usize) -> Result<Vec<f64>, OpError> {
+    let width = t.shape().last().copied().unwrap_or(0);
+    let row = t.dtype().byte_len(width).and_then(|n| {
+        let bytes = t.bytes().slice(row * n..(row + 1) * n)?;
+        tensor_floats(&Tensor::new(t.dtype(), &[width], bytes).ok()?)
+    });
+    row.ok_or_else(|| OpError::invalid(format!("rows of {} where floats are needed", t.dtype())))
+}
+
 impl Array {
     /// The array of a tensor. Block-quantised tensors become their `fp32` values.
     ///
@@ -161,6 +174,17 @@ impl Array {
     /// When they are not of a float type.
     pub fn floats(&self) -> Result<&[f64], OpError> {
         match &self.data {
+            Data::Float(v) => Ok(v),
+            _ => Err(OpError::invalid(format!("{} values where floats are needed", self.dtype))),
+        }
+    }
+
+    /// The elements as floats, to change.
+    ///
+    /// # Errors
+    /// When they are not of a float type.
+    pub fn floats_mut(&mut self) -> Result<&mut [f64], OpError> {
+        match &mut self.data {
             Data::Float(v) => Ok(v),
             _ => Err(OpError::invalid(format!("{} values where floats are needed", self.dtype))),
         }

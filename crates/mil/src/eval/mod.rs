@@ -10,11 +10,15 @@ use half::{bf16, f16};
 use tensor::{DType, WeightStore};
 
 mod array;
+pub(crate) mod functions;
+mod linalg;
 
 pub use array::{Array, Data, broadcast_indices, tensor_floats, tensor_ints};
+pub(crate) use linalg::{dot, matmul_nt};
 
 use crate::{
-    Arg, Block, Error, Function, Literal, OpError, OpId, OpView, Payload, Program, Result, ValueId,
+    Arg, Block, Error, Function, Literal, OpError, OpId, OpKind, OpView, Payload, Program, Result,
+    ValueId,
 };
 
 /// How results are rounded.
@@ -150,12 +154,7 @@ struct Env<'a> {
 impl<'a> EvalCx<'a, '_> {
     fn value_of(&self, arg: &Arg) -> Result<Value, OpError> {
         match arg {
-            Arg::Value(v) => self.env.values[*v].clone().ok_or_else(|| {
-                OpError::invalid(format!(
-                    "value {} is used before it is made",
-                    self.op.function.values[*v].name
-                ))
-            }),
+            Arg::Value(v) => self.env.value(*v),
             Arg::Literal(l) => Value::from_literal(l, self.op.weights),
             Arg::List(items) => {
                 Ok(Value::List(items.iter().map(|a| self.value_of(a)).collect::<Result<_, _>>()?))
@@ -206,16 +205,61 @@ impl<'a> EvalCx<'a, '_> {
         }
     }
 
-    /// The memory of the state argument `name`.
+    fn state_name(&self, name: &str) -> Result<String, OpError> {
+        match self.value(name)? {
+            Value::State(state) => Ok(state),
+            _ => Err(OpError::invalid(format!("argument \"{name}\" is not a state"))),
+        }
+    }
+
+    /// The content of the state argument `name`.
     ///
     /// # Errors
     /// When it is missing, not a state, or has no memory.
-    pub fn state(&mut self, name: &str) -> Result<&mut Array, OpError> {
-        let Value::State(state) = self.value(name)? else {
-            return Err(OpError::invalid(format!("argument \"{name}\" is not a state")));
+    pub fn state(&self, name: &str) -> Result<&Array, OpError> {
+        let state = self.state_name(name)?;
+        let missing = || OpError::invalid(format!("state {state} has no memory"));
+        self.env.states.get(&state).ok_or_else(missing)
+    }
+
+    /// The content of the state argument `name`, to change.
+    ///
+    /// # Errors
+    /// As [`EvalCx::state`].
+    pub fn state_mut(&mut self, name: &str) -> Result<&mut Array, OpError> {
+        let state = self.state_name(name)?;
+        let missing = || OpError::invalid(format!("state {state} has no memory"));
+        self.env.states.get_mut(&state).ok_or_else(missing)
+    }
+
+    /// Rows `indices` of the float matrix that is argument `name`: their length and, one after
+    /// another, their elements. Of a constant only those rows are decoded, for tables are large.
+    ///
+    /// # Errors
+    /// When it is not a float matrix or an index is out of range.
+    pub fn rows(&self, name: &str, indices: &[i64]) -> Result<(usize, Vec<f64>), OpError> {
+        let constant = self.op.literal(name).and_then(|l| l.resolve(self.op.weights));
+        let array = if constant.is_none() { Some(self.array(name)?) } else { None };
+        let shape = match (constant, &array) {
+            (Some(t), _) => t.shape(),
+            (None, Some(a)) => &a.shape,
+            (None, None) => &[],
         };
-        let missing = OpError::invalid(format!("state {state} has no memory"));
-        self.env.states.get_mut(&state).ok_or(missing)
+        let &[count, width] = shape else {
+            return Err(OpError::invalid(format!("\"{name}\" of shape {shape:?} is no matrix")));
+        };
+        let mut values = Vec::with_capacity(indices.len() * width);
+        for &index in indices {
+            let row = usize::try_from(index).ok().filter(|&i| i < count).ok_or_else(|| {
+                OpError::invalid(format!("index {index} is not in the {count} rows of \"{name}\""))
+            })?;
+            match (constant, &array) {
+                (Some(t), _) => values.extend(array::tensor_row(t, row)?),
+                (None, Some(a)) => values.extend_from_slice(&a.floats()?[row * width..][..width]),
+                (None, None) => {}
+            }
+        }
+        Ok((width, values))
     }
 
     /// Rounds `x` as a result of type `dtype` would be; for ops that round inside, such as writes
@@ -249,40 +293,48 @@ impl<'a> EvalCx<'a, '_> {
 }
 
 impl<'a> Env<'a> {
+    /// A value, decoded anew each time if it is a constant: weights are large.
+    fn value(&self, v: ValueId) -> Result<Value, OpError> {
+        if let Some(value) = &self.values[v] {
+            return Ok(value.clone());
+        }
+        match self.function.const_of(v) {
+            Some(literal) => Value::from_literal(literal, &self.program.weights),
+            None => {
+                let name = &self.function.values[v].name;
+                Err(OpError::invalid(format!("value {name} is used before it is made")))
+            }
+        }
+    }
+
     fn run(&mut self, block: &'a Block) -> Result<Vec<Value>> {
         for &id in &block.ops {
-            let place = |e| Error::at_op(e, self.name, self.function.describe(id));
-            let operation = &self.function.ops[id];
-            let op = OpView::new(self.function, &self.program.weights, operation);
-            let mut cx = EvalCx { op, env: self };
-            let results = operation.kind.def().eval(&mut cx);
-            let results =
-                results.map_err(|e| Error::at_op(e, self.name, self.function.describe(id)))?;
-            if results.len() != operation.outputs.len() {
-                return Err(place(OpError {
-                    kind: crate::ErrorKind::Bug,
-                    message: "wrong number of results".into(),
-                }));
+            if self.function.ops[id].kind == OpKind::Const {
+                continue;
             }
-            for (&v, value) in operation.outputs.iter().zip(results) {
-                let value = self.rounded(value);
+            for (&v, value) in self.function.ops[id].outputs.iter().zip(self.eval(id)?) {
                 (self.observer)(v, &value);
                 self.values[v] = Some(value);
             }
         }
-        block
-            .outputs
-            .iter()
-            .map(|&v| {
-                let missing = || {
-                    Error::new(
-                        crate::ErrorKind::Invalid,
-                        format!("output {} has no value", self.function.values[v].name),
-                    )
-                };
-                self.values[v].clone().ok_or_else(|| missing().in_function(self.name))
-            })
-            .collect()
+        let outputs = block.outputs.iter().map(|&v| self.value(v)).collect::<Result<_, _>>();
+        outputs.map_err(|e| Error::new(e.kind, e.message).in_function(self.name))
+    }
+
+    /// The rounded results of one operation.
+    fn eval(&mut self, id: OpId) -> Result<Vec<Value>> {
+        let (name, function) = (self.name, self.function);
+        let place = |e| Error::at_op(e, name, function.describe(id));
+        let operation = &function.ops[id];
+        let op = OpView::new(function, &self.program.weights, operation);
+        let results = operation.kind.def().eval(&mut EvalCx { op, env: self }).map_err(place)?;
+        if results.len() != operation.outputs.len() {
+            return Err(place(OpError {
+                kind: crate::ErrorKind::Bug,
+                message: "wrong number of results".into(),
+            }));
+        }
+        Ok(results.into_iter().map(|v| self.rounded(v)).collect())
     }
 
     fn rounded(&self, value: Value) -> Value {
@@ -317,7 +369,7 @@ pub fn run(
     run_observed(program, name, arithmetic, inputs, states, &mut |_, _| {})
 }
 
-/// As [`run`], calling `observer` with every value as it is made.
+/// As [`run`], calling `observer` with every value as it is made, constants excepted.
 ///
 /// # Errors
 /// As [`run`].
@@ -346,8 +398,8 @@ pub fn run_observed<'a>(
     env.run(&function.body)
 }
 
-/// Evaluates the single operation `op` of function `name`, given the values it uses. Constants need
-/// not be given, nor values that its nested blocks make themselves.
+/// Evaluates the single operation `op` of function `name`, given the values it uses. Constants and
+/// states need not be given, nor values that its nested blocks make themselves.
 ///
 /// # Errors
 /// When the function or a value is missing, or the operation fails.
@@ -362,23 +414,16 @@ pub fn run_op(
     let missing = || Error::new(crate::ErrorKind::Invalid, format!("no function {name}"));
     let function = program.functions.get(name).ok_or_else(missing)?;
     let mut values = cranelift_entity::SecondaryMap::new();
+    for &v in &function.inputs {
+        if matches!(function.ty(v), crate::Type::State(_)) {
+            values[v] = Some(Value::State(function.values[v].name.clone()));
+        }
+    }
     for (v, value) in given {
         values[v] = Some(value);
     }
-    let mut constants = Ok(());
-    function.for_each_use(op, &mut |v| {
-        if let (None, Some(literal)) = (&values[v], function.const_of(v)) {
-            match Value::from_literal(literal, &program.weights) {
-                Ok(value) => values[v] = Some(value),
-                Err(e) => constants = Err(Error::at_op(e, name, function.describe(op))),
-            }
-        }
-    });
-    constants?;
-    let block =
-        Block { ops: vec![op], outputs: function.ops[op].outputs.clone(), ..Block::default() };
     let observer = &mut |_, _: &Value| {};
-    Env { program, name, function, arithmetic, values, states, observer }.run(&block)
+    Env { program, name, function, arithmetic, values, states, observer }.eval(op)
 }
 
 /// Zeroed memory for the states of function `name`.

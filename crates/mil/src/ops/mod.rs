@@ -38,7 +38,7 @@ macro_rules! ops {
 ops! {
     constant: Const;
     elementwise: Add;
-    llm: LlmRmsNorm;
+    llm: LlmRmsNorm, LlmLinear, LlmEmbedding, LlmDequantize, LlmRope, LlmAttention, LlmGatedMlp;
 }
 
 impl OpKind {
@@ -178,8 +178,9 @@ pub trait OpDef: Sync {
     /// Its inputs.
     fn params(&self) -> &'static [Param];
 
-    /// What it does besides computing.
-    fn effect(&self) -> Effect {
+    /// What this use of it does besides computing.
+    fn effect(&self, op: &OpView<'_>) -> Effect {
+        let _ = op;
         Effect::Pure
     }
 

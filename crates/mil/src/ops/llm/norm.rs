@@ -1,14 +1,14 @@
-//! The language-model dialect: what MIL has no op for, with decompositions into plain MIL.
+//! Root-mean-square normalisation.
 
-use super::{Cost, Domain, OpDef, OpView, Param, elements};
 use crate::eval::{EvalCx, Value};
-use crate::{OpError, Type};
+use crate::ops::{Domain, Param, elements};
+use crate::{Cost, OpDef, OpError, OpView, Type};
 
 /// Root-mean-square normalisation over the last axis:
 /// `x / sqrt(mean(x^2) + epsilon) * weight` (Zhang and Sennrich 2019).
 ///
 /// `x` float `[..., D]`, `weight` `[D]`, `epsilon` a constant scalar; the result is as `x`.
-pub(super) struct LlmRmsNorm;
+pub(in crate::ops) struct LlmRmsNorm;
 
 impl OpDef for LlmRmsNorm {
     fn name(&self) -> &'static str {
@@ -19,7 +19,7 @@ impl OpDef for LlmRmsNorm {
         const {
             &[
                 Param::new("x", Domain::Float),
-                Param::new("weight", Domain::Float),
+                Param::new("weight", Domain::Weight),
                 Param::new("epsilon", Domain::Float).constant(),
             ]
         }
@@ -34,6 +34,7 @@ impl OpDef for LlmRmsNorm {
                 "weight {weight} does not fit the last axis of x {x}"
             )));
         }
+        op.float("epsilon")?;
         Ok(vec![x.clone().into()])
     }
 
@@ -51,6 +52,6 @@ impl OpDef for LlmRmsNorm {
     }
 
     fn cost(&self, op: &OpView<'_>, results: &[Type]) -> Cost {
-        Cost { flops: 4.0 * elements(results), bytes: op.arg_bytes() + super::bytes(results) }
+        Cost { flops: 4.0 * elements(results), bytes: op.arg_bytes() + crate::ops::bytes(results) }
     }
 }

@@ -1,0 +1,71 @@
+//! The gated feed-forward layer.
+
+use super::weights::{eval_linear, linear_type};
+use crate::eval::{EvalCx, Value, functions};
+use crate::ops::{Domain, Param, bytes, elements};
+use crate::{Cost, OpDef, OpError, OpView, Type};
+
+/// The gated feed-forward layer `down(act(gate x) * (up x))` (Shazeer 2020).
+///
+/// `x` float `[..., d]`, `gate` and `up` `[f, d]`, `down` `[d, f]`, all possibly block-quantised;
+/// `activation` a constant: `silu`, `gelu_tanh` or `gelu`. The result is as `x`.
+pub(in crate::ops) struct LlmGatedMlp;
+
+/// The function that the argument `activation` names.
+fn activation(op: &OpView<'_>) -> Result<fn(f64) -> f64, OpError> {
+    match op.str("activation")?.unwrap_or_default() {
+        "silu" => Ok(functions::silu),
+        "gelu_tanh" => Ok(functions::gelu_tanh),
+        "gelu" => Ok(functions::gelu),
+        other => Err(OpError::invalid(format!(
+            "activation \"{other}\" is none of silu, gelu_tanh, gelu"
+        ))),
+    }
+}
+
+impl OpDef for LlmGatedMlp {
+    fn name(&self) -> &'static str {
+        "llm.gated_mlp"
+    }
+
+    fn params(&self) -> &'static [Param] {
+        const {
+            &[
+                Param::new("x", Domain::Float),
+                Param::new("gate", Domain::Weight),
+                Param::new("up", Domain::Weight),
+                Param::new("down", Domain::Weight),
+                Param::new("activation", Domain::Str).constant(),
+            ]
+        }
+    }
+
+    fn infer(&self, op: &OpView<'_>) -> Result<Vec<Type>, OpError> {
+        activation(op)?;
+        let x = op.tensor("x")?;
+        let (gate, up) = (op.tensor("gate")?, op.tensor("up")?);
+        let hidden = linear_type(x, gate, None)?;
+        if !hidden.compatible(&linear_type(x, up, None)?) {
+            return Err(OpError::invalid(format!("gate {gate} and up {up} differ in shape")));
+        }
+        let y = linear_type(&hidden, op.tensor("down")?, None)?;
+        Ok(vec![y.into()])
+    }
+
+    fn eval(&self, cx: &mut EvalCx<'_, '_>) -> Result<Vec<Value>, OpError> {
+        let act = activation(&cx.op)?;
+        let x = cx.array("x")?;
+        let gate = eval_linear(&x, &*cx.array("gate")?, None)?;
+        let up = eval_linear(&x, &*cx.array("up")?, None)?;
+        let hidden = gate.floats()?.iter().zip(up.floats()?).map(|(&g, &u)| act(g) * u).collect();
+        let y = eval_linear(&gate.with_floats(hidden), &*cx.array("down")?, None)?;
+        Ok(vec![y.into()])
+    }
+
+    /// Two flops for each weight and row; those of activation and product are not counted.
+    fn cost(&self, op: &OpView<'_>, results: &[Type]) -> Cost {
+        let hidden = op.tensor("gate").ok().and_then(|g| g.shape.first()?.fixed()).unwrap_or(1);
+        let flops = 6.0 * elements(results) * hidden as f64;
+        Cost { flops, bytes: op.arg_bytes() + bytes(results) }
+    }
+}

@@ -1,0 +1,16 @@
+//! The language-model dialect: what MIL has no op for.
+//!
+//! Conventions: activations are `[B, T, d]` or, in heads, `[B, T, H, D]`; weights are `[out, in]`
+//! in any storage format, block-quantised ones included; `positions` are `int32 [T]`.
+
+mod attention;
+mod mlp;
+mod norm;
+mod rope;
+mod weights;
+
+pub(super) use attention::LlmAttention;
+pub(super) use mlp::LlmGatedMlp;
+pub(super) use norm::LlmRmsNorm;
+pub(super) use rope::LlmRope;
+pub(super) use weights::{LlmDequantize, LlmEmbedding, LlmLinear};

@@ -1,0 +1,91 @@
+//! Rotary position embedding.
+
+use crate::eval::{EvalCx, Value};
+use crate::ops::{Domain, Param, elements};
+use crate::{Cost, OpDef, OpError, OpView, Type};
+
+/// Rotary position embedding (Su et al. 2021): rotates pairs of elements of each head by
+/// `positions[t] * inv_freq[i]`.
+///
+/// `x` float `[B, T, H, D]`, `positions` `[T]`, `inv_freq` constant `[R/2]` with `R <= D`. Pair `i`
+/// is `(2i, 2i + 1)` if `interleaved`, else `(i, i + R/2)`; elements from `R` on stay. The result
+/// is as `x`.
+pub(in crate::ops) struct LlmRope;
+
+impl OpDef for LlmRope {
+    fn name(&self) -> &'static str {
+        "llm.rope"
+    }
+
+    fn params(&self) -> &'static [Param] {
+        const {
+            &[
+                Param::new("x", Domain::Float),
+                Param::new("positions", Domain::Int),
+                Param::new("inv_freq", Domain::Float).constant(),
+                Param::new("interleaved", Domain::Bool).constant(),
+            ]
+        }
+    }
+
+    fn infer(&self, op: &OpView<'_>) -> Result<Vec<Type>, OpError> {
+        let (x, positions) = (op.tensor("x")?, op.tensor("positions")?);
+        let inv_freq = op.tensor("inv_freq")?;
+        if x.rank() != 4 {
+            return Err(OpError::invalid(format!("x {x} is not [B, T, H, D]")));
+        }
+        if positions.rank() != 1 || !positions.shape[0].compatible(&x.shape[1]) {
+            return Err(OpError::invalid(format!("positions {positions} are not [T] of x {x}")));
+        }
+        let pairs = match inv_freq.fixed_shape().as_deref() {
+            Some(&[n]) => n,
+            _ => return Err(OpError::invalid(format!("inv_freq {inv_freq} is not [R/2]"))),
+        };
+        if x.shape[3].fixed().is_some_and(|d| 2 * pairs > d) {
+            return Err(OpError::invalid(format!(
+                "inv_freq {inv_freq} rotates more elements than a head of x {x} has"
+            )));
+        }
+        op.bool_or("interleaved", false)?;
+        Ok(vec![x.clone().into()])
+    }
+
+    fn eval(&self, cx: &mut EvalCx<'_, '_>) -> Result<Vec<Value>, OpError> {
+        let (x, positions, inv_freq) =
+            (cx.array("x")?, cx.array("positions")?, cx.array("inv_freq")?);
+        let interleaved = cx.op.bool_or("interleaved", false)?;
+        let (positions, inv_freq) = (positions.ints()?, inv_freq.floats()?);
+        let &[_, t, h, d] = &x.shape[..] else {
+            return Err(OpError::invalid(format!("x of shape {:?} is not [B, T, H, D]", x.shape)));
+        };
+        if t != positions.len() || 2 * inv_freq.len() > d {
+            return Err(OpError::invalid(format!(
+                "{} positions and {} frequencies for x of shape {:?}",
+                positions.len(),
+                inv_freq.len(),
+                x.shape
+            )));
+        }
+        let mut out = x.floats()?.to_vec();
+        if h * d == 0 {
+            return Ok(vec![x.with_floats(out).into()]);
+        }
+        for (token, &position) in out.chunks_exact_mut(h * d).zip(positions.iter().cycle()) {
+            for (i, f) in inv_freq.iter().enumerate() {
+                let (sin, cos) = (position as f64 * f).sin_cos();
+                let (a, b) = if interleaved { (2 * i, 2 * i + 1) } else { (i, i + inv_freq.len()) };
+                for head in token.chunks_exact_mut(d) {
+                    let (p, q) = (head[a], head[b]);
+                    head[a] = p * cos - q * sin;
+                    head[b] = p * sin + q * cos;
+                }
+            }
+        }
+        Ok(vec![x.with_floats(out).into()])
+    }
+
+    /// Three flops an element; the tables of sines and cosines are not counted.
+    fn cost(&self, op: &OpView<'_>, results: &[Type]) -> Cost {
+        Cost { flops: 3.0 * elements(results), bytes: op.arg_bytes() + crate::ops::bytes(results) }
+    }
+}

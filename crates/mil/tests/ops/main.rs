@@ -1,0 +1,7 @@
+//! Values and refusals of every operation.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+extern crate rigel_mil as mil;
+
+mod common;
+mod llm;
