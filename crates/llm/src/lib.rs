@@ -2,5 +2,7 @@
 
 mod error;
 pub mod sample;
+pub mod tokenizer;
 
 pub use error::{Error, Result};
+pub use tokenizer::Tokenizer;

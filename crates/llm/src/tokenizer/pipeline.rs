@@ -1,0 +1,63 @@
+//! Encoding by the `tokenizers` library, with control tokens in the text switchable at every call.
+
+use std::path::Path;
+
+use tokenizers::{
+    AddedVocabulary, Encoding, Model, OffsetType, PostProcessor, PreTokenizer, Token,
+    Tokenizer as Library,
+};
+
+use super::special::Specials;
+use crate::{Error, Result};
+
+pub(super) struct Pipeline {
+    library: Library,
+    /// The added tokens, of which control tokens are not looked for in a text.
+    without_control: AddedVocabulary,
+}
+
+impl Pipeline {
+    pub(super) fn new(mut library: Library) -> Self {
+        library.set_encode_special_tokens(false);
+        let mut without_control = library.get_added_vocabulary().clone();
+        without_control.set_encode_special_tokens(true);
+        Pipeline { library, without_control }
+    }
+
+    pub(super) fn token_to_id(&self, piece: &str) -> Option<u32> {
+        self.library.token_to_id(piece)
+    }
+
+    /// The ids of `text`, with nothing around them.
+    pub(super) fn encode(&self, text: &str, control: bool) -> Result<Vec<u32>> {
+        self.try_encode(text, control)
+            .map_err(|e| Error::limit(format!("cannot tokenize the text: {e}")))
+    }
+
+    fn try_encode(&self, text: &str, control: bool) -> tokenizers::Result<Vec<u32>> {
+        let added =
+            if control { self.library.get_added_vocabulary() } else { &self.without_control };
+        let mut parts = added.extract_and_normalize(self.library.get_normalizer(), text);
+        if let Some(pre_tokenizer) = self.library.get_pre_tokenizer() {
+            pre_tokenizer.pre_tokenize(&mut parts)?;
+        }
+        self.library.get_model().tokenize_in_pretokenized(&mut parts, None)?;
+        Ok(parts.into_encoding(None, 0, OffsetType::None)?.get_ids().to_vec())
+    }
+
+    /// The ids that the library's post-processor puts before and after a text.
+    pub(super) fn around(&self, file: &Path) -> Result<Specials> {
+        let Some(post) = self.library.get_post_processor() else { return Ok(Specials::default()) };
+        // A token that no vocabulary has marks the text's place.
+        const MARK: u32 = u32::MAX;
+        let text = Encoding::from_tokens(vec![Token::new(MARK, String::new(), (0, 0))], 0);
+        let around = post
+            .process(text, None, true)
+            .map_err(|e| Error::invalid(file, format!("post-processor: {e}")))?;
+        let mut parts = around.get_ids().split(|&id| id == MARK);
+        let (Some(prefix), Some(suffix), None) = (parts.next(), parts.next(), parts.next()) else {
+            return Err(Error::invalid(file, "post-processor does not keep the text"));
+        };
+        Ok(Specials { prefix: prefix.to_vec(), suffix: suffix.to_vec(), ..Specials::default() })
+    }
+}
