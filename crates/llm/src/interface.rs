@@ -1,0 +1,35 @@
+//! The interface of a language model's program: names of functions, inputs, outputs, states and
+//! symbols.
+//!
+//! `prefill` and `decode` take ids int32 `[1, T]` and positions int32 `[T]`, keep keys and values in
+//! the states, and return the logits fp32 `[1, 1, vocab]` of the last token; `T` is the symbol
+//! [`SEQ`] in `prefill` and 1 in `decode`. `score` has no states and returns the logits
+//! `[1, T, vocab]` of every token. A state is `[1, kv_heads, context, head_dim]`; the symbol
+//! [`CONTEXT`] must be fixed before memory for it can be made.
+
+/// Function that takes several tokens and extends the cache.
+pub const PREFILL: &str = "prefill";
+/// Function that takes one token and extends the cache.
+pub const DECODE: &str = "decode";
+/// Function that takes several tokens and returns the logits after each.
+pub const SCORE: &str = "score";
+/// Input: token ids, int32 `[1, T]`.
+pub const IDS: &str = "ids";
+/// Input: the tokens' positions, int32 `[T]`, from 0.
+pub const POSITIONS: &str = "positions";
+/// Output: unnormalised log-probabilities, fp32 `[1, T or 1, vocab]`.
+pub const LOGITS: &str = "logits";
+/// Symbol: tokens of one call.
+pub const SEQ: &str = "seq";
+/// Symbol: slots of the cache.
+pub const CONTEXT: &str = "context";
+
+/// State that holds a layer's keys.
+pub fn key_cache(layer: usize) -> String {
+    format!("k_cache_{layer}")
+}
+
+/// State that holds a layer's values.
+pub fn value_cache(layer: usize) -> String {
+    format!("v_cache_{layer}")
+}

@@ -1,0 +1,5 @@
+//! Models: what they are.
+
+mod config;
+
+pub use config::ModelConfig;
