@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
+use crate::source::dir_of;
 use crate::{ImportError, Result};
 
 /// Lets `fill` write a new file beside `path`, then puts it in place of `path` in one step.
@@ -12,10 +13,6 @@ pub(crate) fn write_atomically(
     fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
 ) -> Result<()> {
     let failed = |e| ImportError::io(path, "write", e);
-    let dir = match path.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => dir,
-        _ => Path::new("."),
-    };
     let mut builder = tempfile::Builder::new();
     builder.prefix(".partial-");
     #[cfg(unix)]
@@ -24,7 +21,7 @@ pub(crate) fn write_atomically(
         use std::os::unix::fs::PermissionsExt;
         builder.permissions(std::fs::Permissions::from_mode(0o666));
     }
-    let file = builder.tempfile_in(dir).map_err(failed)?;
+    let file = builder.tempfile_in(dir_of(path)).map_err(failed)?;
     let mut out = BufWriter::with_capacity(1 << 20, file.as_file());
     fill(&mut out).and_then(|()| out.flush()).map_err(failed)?;
     drop(out);

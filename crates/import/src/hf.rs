@@ -12,7 +12,7 @@ use tensor::Tensor;
 use crate::error::quoted;
 use crate::json::{self, UniqueMap, read_json};
 use crate::safetensors::{SafeTensors, TensorInfo};
-use crate::source::map_file;
+use crate::source::{dir_of, map_file};
 use crate::{ImportError, Result};
 
 pub(crate) const CONFIG: &str = "config.json";
@@ -106,10 +106,7 @@ impl HfDir {
     /// When either is missing or breaks its format.
     pub fn open_file(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let dir = match path.parent() {
-            Some(dir) if !dir.as_os_str().is_empty() => dir,
-            _ => Path::new("."),
-        };
+        let dir = dir_of(path);
         let config = read_config(dir)?;
         Self::with_shards(dir, config, vec![SafeTensors::open(path)?])
     }

@@ -1,4 +1,4 @@
-//! llama2.c checkpoints: the legacy headerless-version file (v0), and versions 1 (f32) and 2 (int8).
+//! llama2.c checkpoints: the legacy file (version 0), and versions 1 (f32) and 2 (int8).
 //!
 //! All three hold one Llama model as tensors without names, in a fixed order that the header's
 //! dimensions determine. Tensors are given the names Hugging Face's Llama has.

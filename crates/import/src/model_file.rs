@@ -11,12 +11,16 @@ use crate::gguf::{self, Gguf};
 use crate::hf::{self, HfDir};
 use crate::llama2c::{self, Llama2c};
 use crate::safetensors::{self, SafeTensors};
+use crate::source::dir_of;
 use crate::{ImportError, Result};
 
 /// What [`open`] can open, for messages.
 const UNDERSTOOD: &str = "a GGUF file, a directory with config.json and model.safetensors (or \
      model.safetensors.index.json), a .safetensors file beside its config.json, a llama2.c \
      checkpoint, or a directory with exactly one GGUF model";
+
+/// How PyTorch's files begin: a zip archive, or a bare pickle of protocol 2.
+const PICKLE_MAGICS: &[&[u8]] = &[b"PK\x03\x04", b"\x80\x02"];
 
 /// An open model file or directory.
 #[derive(Clone, Debug)]
@@ -64,7 +68,7 @@ fn open_file(path: &Path) -> Result<ModelFile> {
         return Gguf::open(path).map(ModelFile::Gguf);
     }
     if path.file_name().is_some_and(|name| name == hf::INDEX) {
-        return HfDir::open(path.parent().unwrap_or(Path::new(""))).map(ModelFile::HuggingFace);
+        return HfDir::open(dir_of(path)).map(ModelFile::HuggingFace);
     }
     // The header's length, and the JSON object that begins it.
     if head.len() > 8 && head[8] == b'{' && head[4..8] == [0; 4] {
@@ -72,6 +76,10 @@ fn open_file(path: &Path) -> Result<ModelFile> {
     }
     if Llama2c::looks_like(path, &head) {
         return Llama2c::open(path).map(ModelFile::Llama2c);
+    }
+    if PICKLE_MAGICS.iter().any(|magic| head.starts_with(magic)) {
+        let why = "looks like pickled or zipped weights; convert them to safetensors";
+        return Err(ImportError::unsupported(path, why));
     }
     let why = match head.is_empty() {
         true => "file is empty".to_owned(),

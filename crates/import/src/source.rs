@@ -25,6 +25,14 @@ pub fn map_file(path: &Path) -> Result<Bytes> {
     Bytes::map(&file).map_err(|e| ImportError::io(path, "map", e))
 }
 
+/// The directory that holds `path`.
+pub(crate) fn dir_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    }
+}
+
 /// `range` of `bytes` for elements of `dtype`: a window where the memory is aligned for them, else
 /// a copy. `None` if it does not lie inside. Block formats have no alignment need.
 pub(crate) fn window(bytes: &Bytes, range: Range<usize>, dtype: DType) -> Option<Bytes> {

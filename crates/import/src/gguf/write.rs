@@ -1,5 +1,6 @@
 //! Writing GGUF version 3.
 
+use std::collections::HashSet;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -14,7 +15,7 @@ use crate::{ImportError, Result};
 /// is whole. `general.alignment` is honoured if it is among the metadata.
 ///
 /// # Errors
-/// When a tensor's type or number of dimensions has no GGUF form, the alignment is no power of two,
+/// When a key or tensor occurs twice, a tensor's type or number of dimensions has no GGUF form, the alignment is no power of two,
 /// or the file cannot be written.
 pub fn write(
     path: impl AsRef<Path>,
@@ -29,6 +30,7 @@ pub fn write(
             return Err(ImportError::invalid(path, "must be a u32 and a power of two").key(key));
         }
     };
+    refuse_repeats(path, metadata, tensors)?;
     let mut header = b"GGUF".to_vec();
     header.extend_from_slice(&3u32.to_le_bytes());
     header.extend_from_slice(&(tensors.len() as u64).to_le_bytes());
@@ -64,6 +66,23 @@ pub fn write(
         }
         Ok(())
     })
+}
+
+fn refuse_repeats(
+    path: &Path,
+    metadata: &[(&str, Value)],
+    tensors: &[(&str, &Tensor)],
+) -> Result<()> {
+    let invalid = |why: &str| ImportError::invalid(path, why);
+    let mut seen = HashSet::new();
+    if let Some((key, _)) = metadata.iter().find(|(key, _)| !seen.insert(*key)) {
+        return Err(invalid("key occurs twice").key(key));
+    }
+    seen.clear();
+    if let Some((name, _)) = tensors.iter().find(|(name, _)| !seen.insert(*name)) {
+        return Err(invalid("tensor occurs twice").tensor(name));
+    }
+    Ok(())
 }
 
 fn padded(len: usize, alignment: usize) -> usize {

@@ -110,7 +110,8 @@ impl SentencePiece {
             4 => ModelType::Char,
             n => return Err(invalid(format!("model type {n}")).key("trainer_spec.model_type")),
         };
-        let count = model.pieces.len();
+        let pieces = pieces(model.pieces).map_err(invalid)?;
+        let count = pieces.len();
         let id = |key: &str, id: i32| match u32::try_from(id) {
             // A negative number says that there is none.
             Err(_) => Ok(None),
@@ -118,6 +119,7 @@ impl SentencePiece {
             Ok(id) => Err(invalid(format!("id {id} in a vocabulary of {count}")).key(key)),
         };
         Ok(SentencePiece {
+            pieces,
             model_type,
             byte_fallback: trainer.byte_fallback(),
             add_dummy_prefix: normalizer.add_dummy_prefix(),
@@ -130,7 +132,6 @@ impl SentencePiece {
             pad_id: id("trainer_spec.pad_id", trainer.pad_id())?,
             normalizer: normalizer.name.unwrap_or_default(),
             precompiled_charsmap: normalizer.precompiled_charsmap.unwrap_or_default(),
-            pieces: pieces(model.pieces).map_err(invalid)?,
         })
     }
 }
