@@ -1,1 +1,60 @@
-//! Backend over the native kernels: fusion, memory plan, threads.
+//! The CPU backend: programs over native kernels, with a plan, shared memory and threads.
+//!
+//! A function is lowered at fixed sizes to a plan: steps bound to kernels by one table (`bind`), linear
+//! layers of one input joined, views instead of copies, results in place of operands, and everything
+//! else in one arena. Constants are used where they lie. What has no kernel is evaluated by the
+//! reference interpreter, and reported.
+
+mod bind;
+mod execute;
+mod kernel;
+mod layout;
+mod lower;
+mod memory;
+mod op_cx;
+mod ops;
+mod plan;
+mod runnable;
+mod sizes;
+
+use std::sync::Arc;
+
+use exec::{Backend, Fallback, Result, Runnable};
+use kernels::Pool;
+use mil::Program;
+
+pub use runnable::{CpuRunnable, PlanSize};
+
+/// The CPU, with a number of threads.
+pub struct CpuBackend {
+    pool: Arc<Pool>,
+}
+
+impl CpuBackend {
+    /// A backend that computes on `threads` threads, the caller's being one of them.
+    pub fn new(threads: usize) -> Self {
+        CpuBackend { pool: Arc::new(Pool::new(threads)) }
+    }
+
+    /// As [`Backend::prepare`], as the type that tells about plans.
+    ///
+    /// # Errors
+    /// When the program is invalid.
+    pub fn prepare_plans(&self, program: &Program) -> Result<CpuRunnable> {
+        CpuRunnable::new(program, self.pool.clone())
+    }
+}
+
+impl Backend for CpuBackend {
+    fn name(&self) -> &str {
+        "cpu"
+    }
+
+    fn check(&self, program: &Program) -> Vec<Fallback> {
+        runnable::fallbacks(program)
+    }
+
+    fn prepare(&self, program: &Program) -> Result<Box<dyn Runnable>> {
+        Ok(Box::new(self.prepare_plans(program)?))
+    }
+}

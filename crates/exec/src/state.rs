@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use mil::{Program, TensorType};
+use mil::{Function, Program, TensorType};
 use tensor::{AlignedBuf, DType};
 
 use crate::{ExecError, Result};
 
 /// The states of a program by name; functions with a state of the same name share it.
 pub struct State {
-    buffers: BTreeMap<String, StateBuffer>,
+    index: BTreeMap<String, usize>,
+    buffers: Vec<StateBuffer>,
 }
 
 /// The memory of one state.
@@ -40,6 +41,7 @@ impl State {
                 }
             }
         }
+        let index = types.keys().enumerate().map(|(i, name)| (String::from(*name), i)).collect();
         let buffers = types
             .into_iter()
             .map(|(name, ty)| {
@@ -50,10 +52,30 @@ impl State {
                     .and_then(|n| ty.dtype.byte_len(n))
                     .ok_or_else(|| error(format!("{ty} does not fit in memory")))?;
                 let data = AlignedBuf::zeroed(len);
-                Ok((name.to_owned(), StateBuffer { dtype: ty.dtype, shape, data }))
+                Ok(StateBuffer { dtype: ty.dtype, shape, data })
             })
             .collect::<Result<_>>()?;
-        Ok(State { buffers })
+        Ok(State { index, buffers })
+    }
+
+    /// Checks that there is memory for every state of `function`.
+    ///
+    /// # Errors
+    /// When one is missing or of another type.
+    pub fn check(&self, function: &Function) -> Result<()> {
+        for &v in &function.inputs {
+            let data = &function.values[v];
+            let Some(ty) = data.ty.as_state() else { continue };
+            let StateBuffer { dtype, shape, .. } = self.get(&data.name)?;
+            let fits = *dtype == ty.dtype
+                && shape.len() == ty.rank()
+                && shape.iter().zip(&ty.shape).all(|(&n, d)| d.fixed().is_none_or(|m| n == m));
+            if !fits {
+                let message = format!("is {dtype} {shape:?}, where the function has {ty}");
+                return Err(ExecError::State { state: data.name.clone(), message });
+            }
+        }
+        Ok(())
     }
 
     /// The memory of state `name`.
@@ -61,7 +83,7 @@ impl State {
     /// # Errors
     /// When there is none.
     pub fn get(&self, name: &str) -> Result<&StateBuffer> {
-        self.buffers.get(name).ok_or_else(|| missing(name))
+        self.find(name).map(|i| &self.buffers[i])
     }
 
     /// The memory of state `name`, to change.
@@ -69,7 +91,7 @@ impl State {
     /// # Errors
     /// When there is none.
     pub fn get_mut(&mut self, name: &str) -> Result<&mut StateBuffer> {
-        self.buffers.get_mut(name).ok_or_else(|| missing(name))
+        self.find(name).map(|i| &mut self.buffers[i])
     }
 
     /// Two different states' memory, to change together.
@@ -81,25 +103,28 @@ impl State {
         a: &str,
         b: &str,
     ) -> Result<(&mut StateBuffer, &mut StateBuffer)> {
-        let (mut first, mut second) = (None, None);
-        for (name, buffer) in &mut self.buffers {
-            if name == a {
-                first = Some(buffer);
-            } else if name == b {
-                second = Some(buffer);
-            }
+        let indices = [self.find(a)?, self.find(b)?];
+        match self.buffers.get_disjoint_mut(indices) {
+            Ok([first, second]) => Ok((first, second)),
+            Err(_) => Err(ExecError::State {
+                state: a.to_owned(),
+                message: "is asked for twice at once".into(),
+            }),
         }
-        Ok((first.ok_or_else(|| missing(a))?, second.ok_or_else(|| missing(b))?))
+    }
+
+    fn find(&self, name: &str) -> Result<usize> {
+        self.index.get(name).copied().ok_or_else(|| missing(name))
     }
 
     /// Names and memory of all states.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &StateBuffer)> {
-        self.buffers.iter().map(|(name, buffer)| (name.as_str(), buffer))
+        self.index.iter().map(|(name, &i)| (name.as_str(), &self.buffers[i]))
     }
 
     /// Bytes of all states.
     pub fn byte_len(&self) -> usize {
-        self.buffers.values().map(|b| b.data.len()).sum()
+        self.buffers.iter().map(|b| b.data.len()).sum()
     }
 }
 

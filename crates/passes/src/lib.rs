@@ -1,1 +1,77 @@
 //! Program to program: one file a pass.
+//!
+//! A pass rewrites one function at a time and keeps its meaning: inputs, outputs, their names and
+//! every effect on states. The [driver](run) removes what a pass left without use of its arguments,
+//! verifies the program after each pass, and counts. Adding a pass is one file and one line in
+//! [`PASSES`].
+
+mod const_dedup;
+mod cse;
+mod dead_code;
+mod decompose;
+mod driver;
+mod error;
+mod fold;
+pub mod pipelines;
+mod rewrite;
+
+use mil::Program;
+
+pub use driver::{PassStats, run};
+pub use error::{PassError, Result};
+
+/// A rewriting of programs.
+pub trait Pass: Sync {
+    /// Its name on the command line and in reports.
+    fn name(&self) -> &'static str;
+
+    /// What it does, with a program before and after.
+    fn doc(&self) -> &'static str;
+
+    /// What must hold before it runs.
+    fn requires(&self) -> &'static [Property] {
+        &[]
+    }
+
+    /// What holds after it.
+    fn establishes(&self) -> &'static [Property] {
+        &[]
+    }
+
+    /// What it may break.
+    fn breaks(&self) -> &'static [Property] {
+        &[]
+    }
+
+    /// Rewrites function `function` of `program` and returns how many things it changed: 0 means
+    /// that the function is as it was.
+    ///
+    /// # Errors
+    /// When an operation is invalid or has no form that the pass needs.
+    fn run(&self, program: &mut Program, function: &str) -> mil::Result<usize>;
+}
+
+/// What passes rely on and provide.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Property {
+    /// Every operation's results are used, or it changes a state.
+    NoDeadCode,
+    /// Equal constants are one constant.
+    UniqueConstants,
+    /// No operation that has a decomposition is left.
+    NoComposites,
+}
+
+/// Every pass.
+pub const PASSES: &[&dyn Pass] = &[
+    &dead_code::DeadCode,
+    &fold::Fold,
+    &const_dedup::ConstDedup,
+    &cse::Cse,
+    &decompose::Decompose,
+];
+
+/// The pass called `name`.
+pub fn pass(name: &str) -> Option<&'static dyn Pass> {
+    PASSES.iter().copied().find(|p| p.name() == name)
+}

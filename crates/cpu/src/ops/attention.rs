@@ -1,0 +1,259 @@
+//! Attention over a cache or over the rows at hand, and rotary embedding.
+
+use std::ops::Range;
+
+use kernels::{Attention, Cache, CacheMut, Pairing, Pool, Rope};
+use mil::{Arg, ErrorKind, OpError, Type};
+use tensor::DType;
+
+use crate::kernel::{Kernel, Native, Operand, RunCx, Source, f32s, f32s_mut, i32s};
+use crate::op_cx::{Bind, OpCx};
+
+/// Sizes and options of one attention.
+struct Shape {
+    heads: usize,
+    groups: usize,
+    dim: usize,
+    scale: f32,
+    softcap: Option<f32>,
+    window: Option<usize>,
+}
+
+impl Shape {
+    fn of(cx: &OpCx<'_>) -> Bind<(Self, usize)> {
+        let (query, key) = (cx.get("query")?, cx.get("key")?);
+        let (&[b, t, heads, dim], &[_, _, groups, _]) = (&query.shape[..], &key.shape[..]) else {
+            return Err("query or key is not of rank 4".into());
+        };
+        if b != 1 {
+            return Err(format!("a batch of {b}").into());
+        }
+        let scale = cx.view.float("scale")?.unwrap_or(1.0) as f32;
+        let softcap = cx.view.float("softcap")?.map(|c| c as f32);
+        let window = cx.view.int("window")?.and_then(|w| usize::try_from(w).ok());
+        Ok((Shape { heads, groups, dim, scale, softcap, window }, t))
+    }
+
+    /// The first of the slots that a query at `position` sees.
+    fn first(&self, position: usize) -> usize {
+        self.window.map_or(0, |w| (position + 1).saturating_sub(w))
+    }
+}
+
+/// Binds `llm.attention`.
+pub(crate) fn attention(cx: &mut OpCx<'_>) -> Bind<Native> {
+    let (shape, t) = Shape::of(cx)?;
+    let inputs = vec![cx.float("query")?, cx.float("key")?, cx.float("value")?, positions(cx)?];
+    if cx.view.arg("key_cache").is_none() {
+        let size = t * shape.groups * shape.dim;
+        let native = Native::floats(RowAttention { shape }, inputs);
+        return Ok(native.with_scratch(&[size, size]));
+    }
+    let (keys, values) = (state_name(cx, "key_cache")?, state_name(cx, "value_cache")?);
+    if keys == values {
+        return Err("keys and values in one state".into());
+    }
+    for name in ["key_cache", "value_cache"] {
+        let dtype = cx.view.state(name)?.dtype;
+        if !matches!(dtype, DType::F16 | DType::F32) {
+            return Err(format!("a cache of {dtype}").into());
+        }
+    }
+    Ok(Native::floats(CachedAttention { shape, keys, values }, inputs))
+}
+
+fn positions(cx: &OpCx<'_>) -> Bind<Operand> {
+    let positions = cx.get("positions")?;
+    match positions.dtype {
+        DType::I32 => Ok(positions),
+        other => Err(format!("positions of {other}").into()),
+    }
+}
+
+fn state_name(cx: &OpCx<'_>, name: &str) -> Bind<String> {
+    match cx.view.arg(name) {
+        Some(Arg::Value(v)) if matches!(cx.view.function.ty(*v), Type::State(_)) => {
+            Ok(cx.view.function.values[*v].name.clone())
+        }
+        _ => Err(format!("{name} is not a state").into()),
+    }
+}
+
+/// Attention over key and value caches, which it first writes.
+struct CachedAttention {
+    shape: Shape,
+    keys: String,
+    values: String,
+}
+
+impl CachedAttention {
+    fn cache<'a>(&self, state: &'a exec::StateBuffer) -> Cache<'a> {
+        let (heads, dim) = (self.shape.groups, self.shape.dim);
+        let capacity = state.shape.get(2).copied().unwrap_or(0);
+        Cache { dtype: state.dtype, bytes: &state.data, heads, capacity, dim }
+    }
+}
+
+impl Kernel for CachedAttention {
+    fn run(
+        &self,
+        cx: &mut RunCx<'_>,
+        ins: &[&[u8]],
+        outs: &mut [&mut [u8]],
+    ) -> Result<(), OpError> {
+        let Shape { heads, groups, dim, scale, softcap, .. } = self.shape;
+        let (keys, values) = cx
+            .state
+            .get_two_mut(&self.keys, &self.values)
+            .map_err(|e| OpError { kind: ErrorKind::Invalid, message: e.to_string() })?;
+        let capacity = keys.shape.get(2).copied().unwrap_or(0);
+        let slots: Vec<usize> = i32s(ins[3])
+            .iter()
+            .map(|&p| usize::try_from(p).ok().filter(|&s| s < capacity))
+            .collect::<Option<_>>()
+            .ok_or_else(|| past_the_cache(i32s(ins[3]), capacity))?;
+        for (rows, state) in [(ins[1], &mut *keys), (ins[2], &mut *values)] {
+            let dtype = state.dtype;
+            let bytes = &mut state.data[..];
+            let mut cache = CacheMut { dtype, bytes, heads: groups, capacity, dim };
+            kernels::store_cache(cx.pool, f32s(rows), &slots, &mut cache);
+        }
+        let visible: Vec<Range<usize>> =
+            slots.iter().map(|&s| self.shape.first(s)..s + 1).collect();
+        let (keys, values) = (self.cache(keys), self.cache(values));
+        let q = f32s(ins[0]);
+        let args = Attention { q, heads, keys, values, visible: &visible, scale, softcap };
+        kernels::attention(cx.pool, &args, f32s_mut(outs[0]));
+        Ok(())
+    }
+}
+
+fn past_the_cache(positions: &[i32], capacity: usize) -> OpError {
+    let bad = positions.iter().find(|&&p| usize::try_from(p).map_or(true, |p| p >= capacity));
+    let kind = if bad.is_some_and(|&p| p < 0) { ErrorKind::Invalid } else { ErrorKind::Limit };
+    let bad = bad.copied().unwrap_or_default();
+    let message = format!("position {bad} is not in the cache, whose capacity is {capacity}");
+    OpError { kind, message }
+}
+
+/// Attention among the rows at hand, by their positions.
+struct RowAttention {
+    shape: Shape,
+}
+
+impl Kernel for RowAttention {
+    fn run(
+        &self,
+        cx: &mut RunCx<'_>,
+        ins: &[&[u8]],
+        outs: &mut [&mut [u8]],
+    ) -> Result<(), OpError> {
+        let Shape { heads, groups, dim, scale, softcap, window } = self.shape;
+        let positions = i32s(ins[3]);
+        let [out, keys, values] = outs else { return Ok(()) };
+        // In the order of their positions, the rows that a query sees are a range.
+        let mut order: Vec<usize> = (0..positions.len()).collect();
+        order.sort_by_key(|&t| positions[t]);
+        let sorted: Vec<i64> = order.iter().map(|&t| positions[t].into()).collect();
+        let mut slots = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(slot, &t)| slots[t] = slot);
+        let capacity = positions.len();
+        for (rows, bytes) in [(ins[1], &mut **keys), (ins[2], &mut **values)] {
+            let mut cache = CacheMut { dtype: DType::F32, bytes, heads: groups, capacity, dim };
+            kernels::store_cache(cx.pool, f32s(rows), &slots, &mut cache);
+        }
+        let visible: Vec<Range<usize>> = positions
+            .iter()
+            .map(|&p| {
+                let p = i64::from(p);
+                let first = window.map_or(0, |w| {
+                    let oldest = p.saturating_sub_unsigned(w as u64);
+                    sorted.partition_point(|&s| s <= oldest)
+                });
+                first..sorted.partition_point(|&s| s <= p)
+            })
+            .collect();
+        let view = |bytes| Cache { dtype: DType::F32, bytes, heads: groups, capacity, dim };
+        let (keys, values) = (view(&**keys), view(&**values));
+        let q = f32s(ins[0]);
+        let args = Attention { q, heads, keys, values, visible: &visible, scale, softcap };
+        kernels::attention(cx.pool, &args, f32s_mut(out));
+        Ok(())
+    }
+}
+
+/// Binds `llm.rope`.
+pub(crate) fn rope(cx: &mut OpCx<'_>) -> Bind<Native> {
+    let x = cx.float("x")?;
+    let &[b, _, heads, dim] = &x.shape[..] else { return Err("x is not of rank 4".into()) };
+    if b != 1 {
+        return Err(format!("a batch of {b}").into());
+    }
+    let Source::Value(positions) = positions(cx)?.source else {
+        return Err("positions are a constant".into());
+    };
+    let pairing =
+        if cx.view.bool_or("interleaved", false)? { Pairing::Adjacent } else { Pairing::Half };
+    let inv_freq = cx.const_float("inv_freq")?;
+    let angles = |sine| Operand {
+        dtype: DType::F32,
+        shape: vec![x.shape[1], inv_freq.len()],
+        source: Source::Angles { positions, inv_freq: inv_freq.clone(), sine },
+    };
+    let inputs = vec![x.clone(), angles(false), angles(true)];
+    Ok(Native::floats(RopeKernel { pairing, heads, dim }, inputs))
+}
+
+struct RopeKernel {
+    pairing: Pairing,
+    heads: usize,
+    dim: usize,
+}
+
+impl Kernel for RopeKernel {
+    fn in_place(&self) -> &'static [usize] {
+        &[0]
+    }
+
+    fn run(
+        &self,
+        cx: &mut RunCx<'_>,
+        ins: &[&[u8]],
+        outs: &mut [&mut [u8]],
+    ) -> Result<(), OpError> {
+        let RopeKernel { pairing, heads, dim } = *self;
+        let args = Rope { pairing, heads, dim, cos: f32s(ins[1]), sin: f32s(ins[2]) };
+        match cx.in_place {
+            Some(_) => kernels::rope_in_place(cx.pool, &args, f32s_mut(outs[0])),
+            None => kernels::rope(cx.pool, &args, f32s(ins[0]), f32s_mut(outs[0])),
+        }
+        Ok(())
+    }
+}
+
+/// Cosines and sines of `positions[t] * inv_freq[i]`, in double precision before rounding.
+pub(crate) struct AngleTables;
+
+impl Kernel for AngleTables {
+    fn run(
+        &self,
+        cx: &mut RunCx<'_>,
+        ins: &[&[u8]],
+        outs: &mut [&mut [u8]],
+    ) -> Result<(), OpError> {
+        let (positions, inv_freq) = (i32s(ins[0]), f32s(ins[1]));
+        let [cos, sin] = outs else { return Ok(()) };
+        tables(cx.pool, positions, inv_freq, f32s_mut(cos), false);
+        tables(cx.pool, positions, inv_freq, f32s_mut(sin), true);
+        Ok(())
+    }
+}
+
+fn tables(pool: &Pool, positions: &[i32], inv_freq: &[f32], out: &mut [f32], sine: bool) {
+    super::for_each_chunk(pool, out, inv_freq.len(), |t, row| {
+        for (o, &f) in row.iter_mut().zip(inv_freq) {
+            let angle = f64::from(positions[t]) * f64::from(f);
+            *o = (if sine { angle.sin() } else { angle.cos() }) as f32;
+        }
+    });
+}

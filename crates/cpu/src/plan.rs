@@ -1,0 +1,112 @@
+//! A plan: the steps of one function at fixed sizes, with the memory each works on.
+
+use std::ops::Range;
+
+use mil::{OpId, Program, ValueId};
+use tensor::{DType, Tensor};
+
+use crate::kernel::Kernel;
+
+/// The steps of one function at fixed sizes.
+pub(crate) struct Plan {
+    /// The program with only this function, all sizes that can be known fixed.
+    pub(crate) program: Program,
+    /// The function's name.
+    pub(crate) function: String,
+    /// What is done, in order.
+    pub(crate) steps: Vec<Step>,
+    /// Constants that steps read.
+    pub(crate) constants: Vec<Tensor>,
+    /// Bytes of the arena.
+    pub(crate) arena_bytes: usize,
+    /// Bytes that all buffers would take without sharing memory.
+    pub(crate) unshared_bytes: usize,
+    /// Byte lengths of the outputs that steps write directly.
+    pub(crate) direct: Vec<usize>,
+    /// Outputs of the function, in order.
+    pub(crate) outputs: Vec<Output>,
+}
+
+/// An output of the function.
+pub(crate) struct Output {
+    /// Its name.
+    pub(crate) name: String,
+    /// Which value it is.
+    pub(crate) value: ValueId,
+    /// Where its bytes are in the end; `None` if only the interpreter holds it.
+    pub(crate) held: Option<Held>,
+}
+
+/// Where a tensor of known size lies.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    /// Its bytes.
+    pub(crate) place: Place,
+    /// Element type.
+    pub(crate) dtype: DType,
+    /// Dimensions.
+    pub(crate) shape: Vec<usize>,
+}
+
+/// Bytes somewhere.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Place {
+    /// In a constant.
+    Const(usize, Range<usize>),
+    /// In an input of the function, by its number.
+    Input(usize, Range<usize>),
+    /// In the arena.
+    Arena(Range<usize>),
+    /// In an output that steps write directly.
+    Direct(usize, Range<usize>),
+}
+
+/// One step.
+pub(crate) enum Step {
+    /// A kernel's.
+    Native(NativeStep),
+    /// The reference interpreter's.
+    Interpreted(InterpretedStep),
+}
+
+/// A kernel with the places of its operands.
+pub(crate) struct NativeStep {
+    /// The operation it belongs to, for errors.
+    pub(crate) op: OpId,
+    /// The code.
+    pub(crate) kernel: Box<dyn Kernel>,
+    /// What it reads.
+    pub(crate) ins: Vec<Place>,
+    /// What it writes: ranges of the arena and whole direct outputs.
+    pub(crate) outs: Vec<Place>,
+    /// Those of `outs` that lie in the arena.
+    pub(crate) arena: Vec<Range<usize>>,
+    /// The order that puts the lowest of `arena` first.
+    pub(crate) sorted: Vec<usize>,
+    /// The input that lies in the first output's memory.
+    pub(crate) in_place: Option<usize>,
+}
+
+/// An operation evaluated by the reference interpreter.
+pub(crate) struct InterpretedStep {
+    /// Which.
+    pub(crate) op: OpId,
+    /// Values it uses that lie in memory.
+    pub(crate) uses: Vec<(ValueId, Held)>,
+    /// Values it uses that only the interpreter holds.
+    pub(crate) dynamic: Vec<ValueId>,
+    /// States it uses: the value and the state's name.
+    pub(crate) states: Vec<(ValueId, String)>,
+    /// Its results: where they go, or `None` if only the interpreter holds them.
+    pub(crate) results: Vec<(ValueId, Option<Held>)>,
+}
+
+impl Place {
+    /// The range, if it is one of the arena.
+    pub(crate) fn arena(&self) -> Option<Range<usize>> {
+        match self {
+            Place::Arena(range) => Some(range.clone()),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! A prepared program: plans by function and sizes, made when first needed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use exec::{ExecError, Fallback, Result, Runnable, State, Tensors};
+use kernels::Pool;
+use mil::{Function, OpId, Program};
+use tensor::AlignedBuf;
+
+use crate::execute::execute;
+use crate::lower;
+use crate::op_cx::{Constants, Reason};
+use crate::plan::Plan;
+use crate::sizes;
+
+/// Plans kept for sizes that come from inputs; the one not used for longest goes first.
+const KEPT_PLANS: usize = 16;
+
+/// What stands for a symbol when a function is looked at without inputs.
+const SAMPLE_SIZE: usize = 8;
+
+/// A program made ready for the CPU.
+pub struct CpuRunnable {
+    program: Program,
+    pool: Arc<Pool>,
+    constants: Constants,
+    fallbacks: Vec<Fallback>,
+    plans: Vec<(PlanKey, Plan)>,
+    arena: AlignedBuf,
+}
+
+/// A function and the sizes of its symbols.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct PlanKey {
+    function: String,
+    sizes: BTreeMap<String, usize>,
+}
+
+/// Memory and steps of a plan.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PlanSize {
+    /// The function.
+    pub function: String,
+    /// Sizes of its symbols.
+    pub sizes: BTreeMap<String, usize>,
+    /// Steps.
+    pub steps: usize,
+    /// Bytes of working memory.
+    pub arena_bytes: usize,
+    /// Bytes that working memory would take if no two values shared any.
+    pub unshared_bytes: usize,
+}
+
+impl CpuRunnable {
+    /// Optimises and plans `program`; functions without symbols at once, others when they run.
+    ///
+    /// # Errors
+    /// When the program is invalid.
+    pub(crate) fn new(program: &Program, pool: Arc<Pool>) -> Result<Self> {
+        let mut program = program.clone();
+        passes::run(&mut program, passes::pipelines::OPTIMIZE).map_err(mil::Error::from)?;
+        let fallbacks = fallbacks(&program);
+        let mut runnable = CpuRunnable {
+            program,
+            pool,
+            constants: Constants::default(),
+            fallbacks,
+            plans: Vec::new(),
+            arena: AlignedBuf::zeroed(0),
+        };
+        let fixed = |f: &Function| f.symbols().is_empty();
+        let functions = runnable.program.functions.iter().filter(|(_, f)| fixed(f));
+        let names: Vec<String> = functions.map(|(name, _)| name.clone()).collect();
+        for function in names {
+            runnable.plan(&PlanKey { function, sizes: BTreeMap::new() })?;
+        }
+        Ok(runnable)
+    }
+
+    /// The plans made so far.
+    pub fn plans(&self) -> impl Iterator<Item = PlanSize> {
+        self.plans.iter().map(|(key, plan)| PlanSize {
+            function: key.function.clone(),
+            sizes: key.sizes.clone(),
+            steps: plan.steps.len(),
+            arena_bytes: plan.arena_bytes,
+            unshared_bytes: plan.unshared_bytes,
+        })
+    }
+
+    /// The plan for `key`, made if there is none; the last of the kept ones.
+    fn plan(&mut self, key: &PlanKey) -> Result<&Plan> {
+        match self.plans.iter().position(|(k, _)| k == key) {
+            Some(i) => self.plans[i..].rotate_left(1),
+            None => {
+                let function = self.function(&key.function)?;
+                let single = sizes::at_sizes(&self.program, &key.function, function, &key.sizes)?;
+                let (plan, _) = lower::lower(&single, &key.function, &mut self.constants);
+                if self.plans.len() >= KEPT_PLANS {
+                    self.drop_oldest();
+                }
+                if self.arena.len() < plan.arena_bytes {
+                    self.arena = AlignedBuf::zeroed(plan.arena_bytes);
+                }
+                self.plans.push((key.clone(), plan));
+            }
+        }
+        let last = self.plans.last().map(|(_, plan)| plan);
+        last.ok_or_else(|| ExecError::NoFunction(key.function.clone()))
+    }
+
+    /// Drops the plan not used for longest among those whose sizes came from inputs.
+    fn drop_oldest(&mut self) {
+        if let Some(i) = self.plans.iter().position(|(k, _)| !k.sizes.is_empty()) {
+            self.plans.remove(i);
+        }
+    }
+
+    fn function(&self, name: &str) -> Result<&Function> {
+        let function = self.program.functions.get(name);
+        function.ok_or_else(|| ExecError::NoFunction(name.to_owned()))
+    }
+}
+
+impl Runnable for CpuRunnable {
+    fn new_state(&self) -> Result<State> {
+        State::new(&self.program)
+    }
+
+    fn run(&mut self, function: &str, inputs: &Tensors, state: &mut State) -> Result<Tensors> {
+        let f = self.function(function)?;
+        let (tensors, sizes) = sizes::check_inputs(function, f, inputs)?;
+        state.check(f)?;
+        self.plan(&PlanKey { function: function.to_owned(), sizes })?;
+        let Some((_, plan)) = self.plans.last() else {
+            return Err(ExecError::NoFunction(function.to_owned()));
+        };
+        execute(plan, &self.pool, &tensors, &mut self.arena, state)
+    }
+
+    fn fallbacks(&self) -> &[Fallback] {
+        &self.fallbacks
+    }
+}
+
+/// The operations of `program` that the reference interpreter runs. Where a size is a symbol, a sample
+/// stands for it.
+pub(crate) fn fallbacks(program: &Program) -> Vec<Fallback> {
+    let mut constants = Constants::default();
+    let mut found = Vec::new();
+    for (name, function) in &program.functions {
+        let sample = function.symbols().into_iter().map(|s| (s, SAMPLE_SIZE)).collect();
+        // A function that does not allow the sample says so when it is run with real sizes.
+        let Ok(single) = sizes::at_sizes(program, name, function, &sample) else { continue };
+        let Some(function) = single.functions.get(name) else { continue };
+        let reasons = lower::reasons(&single, function, &mut constants);
+        found.extend(reasons.into_iter().map(|r| fallback(name, function, r)));
+    }
+    found
+}
+
+fn fallback(name: &str, function: &Function, (op, Reason(reason)): (OpId, Reason)) -> Fallback {
+    let operation = function.ops[op].outputs.first().map(|&v| function.values[v].name.clone());
+    Fallback {
+        function: name.to_owned(),
+        kind: function.ops[op].kind,
+        operation: operation.unwrap_or_default(),
+        reason,
+    }
+}

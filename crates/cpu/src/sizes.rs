@@ -1,0 +1,117 @@
+//! Sizes of a run: symbols fixed from the shapes of inputs, and what follows from them.
+
+use std::collections::BTreeMap;
+
+use exec::{ExecError, Result, Tensors};
+use mil::{Dim, Error, Function, OpView, Program, TensorType, Type};
+use tensor::{Bytes, DType, Tensor};
+
+/// The tensor inputs of `function` in order, checked against its types, and the sizes of symbols.
+///
+/// # Errors
+/// When an input is missing, superfluous, or of another type or shape.
+pub(crate) fn check_inputs(
+    name: &str,
+    function: &Function,
+    inputs: &Tensors,
+) -> Result<(Vec<Tensor>, BTreeMap<String, usize>)> {
+    let error = |input: &str, message: String| ExecError::Input {
+        function: name.to_owned(),
+        input: input.to_owned(),
+        message,
+    };
+    let mut found = Vec::new();
+    let mut sizes = BTreeMap::new();
+    for &v in &function.inputs {
+        let data = &function.values[v];
+        let ty = match &data.ty {
+            Type::State(_) => continue,
+            Type::Tensor(ty) => ty,
+            other => return Err(error(&data.name, format!("a {other} cannot be given"))),
+        };
+        let Some(tensor) = inputs.get(&data.name) else {
+            return Err(error(&data.name, format!("is missing, a {ty}")));
+        };
+        bind(ty, tensor, &mut sizes).map_err(|m| error(&data.name, m))?;
+        found.push(aligned(tensor).map_err(|m| error(&data.name, m))?);
+    }
+    match inputs.keys().find(|n| !is_input(function, n)) {
+        Some(extra) => Err(error(extra, "the function has no such input".into())),
+        None => Ok((found, sizes)),
+    }
+}
+
+fn is_input(function: &Function, name: &str) -> bool {
+    function.input(name).is_some_and(|v| function.ty(v).as_state().is_none())
+}
+
+/// Fixes the symbols of `ty` by the shape of `tensor`.
+fn bind(
+    ty: &TensorType,
+    tensor: &Tensor,
+    sizes: &mut BTreeMap<String, usize>,
+) -> Result<(), String> {
+    let mismatch = || format!("is {} {:?}, not {ty}", tensor.dtype(), tensor.shape());
+    if tensor.dtype() != ty.dtype || tensor.shape().len() != ty.rank() {
+        return Err(mismatch());
+    }
+    for (dim, &size) in ty.shape.iter().zip(tensor.shape()) {
+        match dim {
+            Dim::Fixed(n) if *n != size => return Err(mismatch()),
+            Dim::Fixed(_) | Dim::Unknown => {}
+            Dim::Symbol(symbol) => {
+                let bound = *sizes.entry(symbol.to_string()).or_insert(size);
+                if bound != size {
+                    return Err(format!("{}: {symbol} is {bound} in another place", mismatch()));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `tensor`, copied if it lies in a file where kernels could not read its elements.
+fn aligned(tensor: &Tensor) -> Result<Tensor, String> {
+    let fits = match tensor.dtype() {
+        DType::F32 => tensor.as_slice::<f32>().is_ok(),
+        DType::I32 => tensor.as_slice::<i32>().is_ok(),
+        _ => !tensor.bytes().is_mapped(),
+    };
+    if fits {
+        return Ok(tensor.clone());
+    }
+    Tensor::new(tensor.dtype(), tensor.shape(), Bytes::copy_from(tensor.bytes()))
+        .map_err(|e| e.to_string())
+}
+
+/// A program of function `name` alone with `sizes` in place of its symbols, and every size that
+/// follows from them.
+///
+/// # Errors
+/// When an operation does not allow the sizes.
+pub(crate) fn at_sizes(
+    program: &Program,
+    name: &str,
+    function: &Function,
+    sizes: &BTreeMap<String, usize>,
+) -> mil::Result<Program> {
+    let mut function = function.specialize(sizes)?;
+    for id in function.body.ops.clone() {
+        let op = &function.ops[id];
+        if op.outputs.iter().all(|&v| is_fixed(function.ty(v))) {
+            continue;
+        }
+        let view = OpView::new(&function, &program.weights, op);
+        let types = op.kind.def().infer(&view);
+        let types = types.map_err(|e| Error::at_op(e, name, function.describe(id)))?;
+        let outputs = op.outputs.clone();
+        outputs.into_iter().zip(types).for_each(|(v, ty)| function.values[v].ty = ty);
+    }
+    let mut single = Program { weights: program.weights.clone(), ..Program::default() };
+    single.functions.insert(name.to_owned(), function);
+    Ok(single)
+}
+
+fn is_fixed(ty: &Type) -> bool {
+    ty.as_tensor().is_some_and(|t| t.fixed_shape().is_some())
+}

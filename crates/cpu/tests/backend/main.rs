@@ -1,0 +1,4 @@
+//! Tests of the CPU backend against the reference interpreter.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod cases;
