@@ -6,6 +6,7 @@ mod error;
 pub mod eval;
 mod literal;
 pub mod ops;
+pub mod package;
 mod program;
 mod specialize;
 pub mod text;

@@ -29,6 +29,21 @@ pub enum Payload {
     Entries(Vec<(Payload, Payload)>),
 }
 
+impl Payload {
+    /// Calls `f` on this payload and all inside of it.
+    pub fn for_each<'a>(&'a self, f: &mut dyn FnMut(&'a Payload)) {
+        f(self);
+        match self {
+            Payload::Items(items) => items.iter().for_each(|p| p.for_each(f)),
+            Payload::Entries(entries) => entries.iter().for_each(|(key, value)| {
+                key.for_each(f);
+                value.for_each(f);
+            }),
+            Payload::Tensor(_) | Payload::Strings(_) | Payload::Weight(_) => {}
+        }
+    }
+}
+
 impl PartialEq for Payload {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {

@@ -146,6 +146,15 @@ impl Arg {
         }
     }
 
+    /// Calls `f` on every literal in the argument.
+    pub fn for_each_literal<'a>(&'a self, f: &mut dyn FnMut(&'a Literal)) {
+        match self {
+            Arg::Value(_) => {}
+            Arg::Literal(l) => f(l),
+            Arg::List(items) => items.iter().for_each(|a| a.for_each_literal(f)),
+        }
+    }
+
     /// Calls `f` on every value the argument names, to replace it.
     pub fn for_each_value_mut(&mut self, f: &mut dyn FnMut(&mut ValueId)) {
         match self {
@@ -163,6 +172,23 @@ pub struct Span {
     pub start: u32,
     /// Byte offset one past the end.
     pub end: u32,
+}
+
+impl Program {
+    /// Calls `f` on every literal: attributes, constants and arguments, functions by name and
+    /// operations in order of their ids.
+    pub fn for_each_literal<'a>(&'a self, f: &mut dyn FnMut(&'a Literal)) {
+        self.attributes.values().for_each(&mut *f);
+        for function in self.functions.values() {
+            function.attributes.values().for_each(&mut *f);
+            for operation in function.ops.values() {
+                operation.attributes.values().for_each(&mut *f);
+                for arg in operation.args.iter().flatten() {
+                    arg.for_each_literal(f);
+                }
+            }
+        }
+    }
 }
 
 impl Operation {

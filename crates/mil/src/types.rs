@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use tensor::DType;
 
+use crate::text::{Dialect, write_tensor, write_type};
+
 /// One dimension of a tensor type.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Dim {
@@ -95,19 +97,10 @@ impl TensorType {
     }
 }
 
+/// The form of MIL's 1.3 dialect.
 impl fmt::Display for TensorType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.shape.is_empty() {
-            return self.dtype.fmt(f);
-        }
-        write!(f, "tensor<{}, [", self.dtype)?;
-        for (i, dim) in self.shape.iter().enumerate() {
-            if i > 0 {
-                f.write_str(", ")?;
-            }
-            dim.fmt(f)?;
-        }
-        f.write_str("]>")
+        write_tensor(f, self, Dialect::V1_3)
     }
 }
 
@@ -182,23 +175,7 @@ impl From<TensorType> for Type {
 
 impl fmt::Display for Type {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Type::Tensor(t) => t.fmt(f),
-            Type::State(t) => write!(f, "state<{t}>"),
-            Type::List(item, Some(n)) => write!(f, "list<{item}, {n}>"),
-            Type::List(item, None) => write!(f, "list<{item}, ?>"),
-            Type::Dict(k, v) => write!(f, "dict<{k}, {v}>"),
-            Type::Tuple(items) => {
-                f.write_str("tuple<")?;
-                for (i, item) in items.iter().enumerate() {
-                    if i > 0 {
-                        f.write_str(", ")?;
-                    }
-                    item.fmt(f)?;
-                }
-                f.write_str(">")
-            }
-        }
+        write_type(f, self, Dialect::V1_3)
     }
 }
 

@@ -1,0 +1,3 @@
+//! Files that programs are kept in.
+
+pub mod blob;

@@ -1,0 +1,447 @@
+//! Parsing programs, functions and operations.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, LazyLock};
+
+use cranelift_entity::SecondaryMap;
+use tensor::{WeightId, WeightStore};
+
+use super::lexer::{Lexer, Token};
+use super::literals::is_type_name;
+use super::{BlobSource, Dialect};
+use crate::ops::OPS;
+use crate::{
+    Arg, BlobRef, Block, Error, ErrorKind, Function, Literal, OpError, OpId, OpKind, Operation,
+    Opset, Program, Result, Span, TensorType, Type, ValueData, ValueDef, ValueId,
+};
+
+/// What a text says.
+#[derive(Clone, Debug)]
+pub struct Parsed {
+    /// The program; not verified.
+    pub program: Program,
+    /// The dialect that its first line names.
+    pub dialect: Dialect,
+}
+
+/// Parses MIL text; constants in weight files come from `blobs`.
+///
+/// The program is not verified: see [`verify`](crate::verify()).
+///
+/// # Errors
+/// With line and column: when the text breaks the grammar, uses a name that is not defined or
+/// defines one twice, when a weight cannot be found. When operations are missing in the catalogue,
+/// one error lists all of them.
+pub fn parse(text: &str, blobs: &dyn BlobSource) -> Result<Parsed> {
+    if u32::try_from(text.len()).is_err() {
+        return Err(Error::new(ErrorKind::Limit, "a text of 4 GiB or more"));
+    }
+    let mut parser = Parser::new(text, blobs)?;
+    let parsed = parser.program()?;
+    if let Some(first) = parser.first_missing {
+        let names: Vec<&str> = parser.missing.into_iter().collect();
+        let message = format!("operations that Rigel does not have: {}", names.join(", "));
+        return Err(parser.lexer.error(ErrorKind::Unsupported, first, message));
+    }
+    Ok(parsed)
+}
+
+static KINDS: LazyLock<HashMap<&'static str, OpKind>> =
+    LazyLock::new(|| OPS.iter().map(|k| (k.name(), *k)).collect());
+
+pub(super) struct Parser<'s, 'b> {
+    lexer: Lexer<'s>,
+    /// The token to be read next, and where it starts.
+    pub(super) token: Token<'s>,
+    pub(super) start: usize,
+    /// Where the token before it started and ended.
+    previous: usize,
+    end: usize,
+    pub(super) depth: usize,
+    blobs: &'b dyn BlobSource,
+    pub(super) weights: WeightStore,
+    refs: SecondaryMap<WeightId, Option<BlobRef>>,
+    /// Weights by place and type: one that is named twice is one weight.
+    known: HashMap<(BlobRef, TensorType), WeightId>,
+    /// Operations that are not in the catalogue.
+    missing: BTreeSet<&'s str>,
+    first_missing: Option<usize>,
+}
+
+/// A function under construction.
+struct Scope<'s> {
+    function: Function,
+    /// Values that can be used at this place.
+    visible: HashMap<&'s str, ValueId>,
+}
+
+/// The results that an operation announces: type, name, and where the name stands.
+type Results<'s> = Vec<(Type, &'s str, usize)>;
+
+impl<'s, 'b> Parser<'s, 'b> {
+    fn new(text: &'s str, blobs: &'b dyn BlobSource) -> Result<Self> {
+        let mut lexer = Lexer::new(text);
+        let (token, start) = lexer.next()?;
+        Ok(Parser {
+            lexer,
+            token,
+            start,
+            previous: 0,
+            end: 0,
+            depth: 0,
+            blobs,
+            weights: WeightStore::new(),
+            refs: SecondaryMap::new(),
+            known: HashMap::new(),
+            missing: BTreeSet::new(),
+            first_missing: None,
+        })
+    }
+
+    /// Reads a token and returns it.
+    pub(super) fn advance(&mut self) -> Result<Token<'s>> {
+        let token = self.token;
+        self.previous = self.start;
+        self.end = self.lexer.offset();
+        (self.token, self.start) = self.lexer.next()?;
+        Ok(token)
+    }
+
+    /// Reads `mark` if it comes next.
+    pub(super) fn take(&mut self, mark: u8) -> Result<bool> {
+        let found = self.token == Token::Punct(mark);
+        if found {
+            self.advance()?;
+        }
+        Ok(found)
+    }
+
+    /// Reads `mark`.
+    pub(super) fn expect(&mut self, mark: u8) -> Result<()> {
+        if self.take(mark)? {
+            return Ok(());
+        }
+        let message = format!("\"{}\" is needed, not {}", char::from(mark), self.token.describe());
+        Err(self.error(ErrorKind::Invalid, message))
+    }
+
+    /// Reads an identifier; `what` says what for.
+    pub(super) fn name(&mut self, what: &str) -> Result<&'s str> {
+        match self.token {
+            Token::Name(name) => {
+                self.advance()?;
+                Ok(name)
+            }
+            other => {
+                let message = format!("{what} is needed, not {}", other.describe());
+                Err(self.error(ErrorKind::Invalid, message))
+            }
+        }
+    }
+
+    /// An error about the token just read.
+    pub(super) fn unexpected(&self, needed: &str, found: Token<'_>) -> Error {
+        let message = format!("{needed} is needed, not {}", found.describe());
+        self.error_at(ErrorKind::Invalid, self.previous, message)
+    }
+
+    /// An error at the next token.
+    pub(super) fn error(&self, kind: ErrorKind, message: impl Into<String>) -> Error {
+        self.error_at(kind, self.start, message)
+    }
+
+    /// An error at byte `offset`.
+    pub(super) fn error_at(
+        &self,
+        kind: ErrorKind,
+        offset: usize,
+        message: impl Into<String>,
+    ) -> Error {
+        self.lexer.error(kind, offset, message)
+    }
+
+    fn invalid_at(&self, offset: usize, message: impl Into<String>) -> Error {
+        self.error_at(ErrorKind::Invalid, offset, message)
+    }
+
+    /// The weight of type `ty` at a place in a weight file; read when first named.
+    pub(super) fn weight(
+        &mut self,
+        path: Arc<str>,
+        offset: u64,
+        ty: &TensorType,
+        name: &str,
+    ) -> Result<WeightId, OpError> {
+        let key = (BlobRef { path, offset }, ty.clone());
+        if let Some(&id) = self.known.get(&key) {
+            return Ok(id);
+        }
+        let tensor = self.blobs.tensor(&key.0.path, offset, ty)?;
+        let id = self.weights.insert(name, tensor);
+        self.refs[id] = Some(key.0.clone());
+        self.known.insert(key, id);
+        Ok(id)
+    }
+
+    fn program(&mut self) -> Result<Parsed> {
+        let start = self.start;
+        if self.name("program")? != "program" {
+            return Err(self.invalid_at(start, "the text does not start with \"program\""));
+        }
+        self.expect(b'(')?;
+        let start = self.start;
+        let dialect = match self.advance()? {
+            Token::Number("1.0") => Dialect::V1_0,
+            Token::Number("1.3") => Dialect::V1_3,
+            other => {
+                let message = format!("version {} of the language", other.describe());
+                return Err(self.error_at(ErrorKind::Unsupported, start, message));
+            }
+        };
+        self.expect(b')')?;
+        let attributes = self.attributes("")?;
+        self.expect(b'{')?;
+        let mut functions = BTreeMap::new();
+        while !self.take(b'}')? {
+            let start = self.start;
+            let (name, function) = self.function()?;
+            if functions.insert(name.to_owned(), function).is_some() {
+                return Err(self.invalid_at(start, format!("function {name} is defined twice")));
+            }
+        }
+        if self.token != Token::End {
+            let message = format!("{} after the end of the program", self.token.describe());
+            return Err(self.error(ErrorKind::Invalid, message));
+        }
+        let weights = std::mem::take(&mut self.weights);
+        let blobs = std::mem::take(&mut self.refs);
+        Ok(Parsed { program: Program { functions, attributes, weights, blobs }, dialect })
+    }
+
+    /// `[name = literal, ...]`; `owner` names weights in it.
+    fn attributes(&mut self, owner: &str) -> Result<BTreeMap<String, Literal>> {
+        self.expect(b'[')?;
+        let mut attributes = BTreeMap::new();
+        self.items(b']', |p| {
+            let start = p.start;
+            let name = p.name("an attribute's name")?;
+            p.expect(b'=')?;
+            let literal = if name == "val" {
+                p.literal(owner)?
+            } else {
+                p.literal(&format!("{owner}_{name}"))?
+            };
+            if attributes.insert(name.to_owned(), literal).is_some() {
+                return Err(p.invalid_at(start, format!("attribute {name} is given twice")));
+            }
+            Ok(())
+        })?;
+        Ok(attributes)
+    }
+
+    fn opset(&mut self) -> Result<Opset> {
+        self.expect(b'<')?;
+        let start = self.start;
+        let name = self.name("an operation set")?;
+        let opset = name.parse().map_err(|()| {
+            let message = format!("operation set \"{name}\"");
+            self.error_at(ErrorKind::Unsupported, start, message)
+        })?;
+        self.expect(b'>')?;
+        Ok(opset)
+    }
+
+    fn function(&mut self) -> Result<(&'s str, Function)> {
+        let start = self.start;
+        if self.name("func")? != "func" {
+            return Err(self.invalid_at(start, "\"func\" is needed"));
+        }
+        let name = self.name("a function's name")?;
+        let opset = self.opset()?;
+        let mut scope = Scope { function: Function::new(opset), visible: HashMap::new() };
+        scope.function.inputs = self.params(&mut scope)?;
+        if self.token == Token::Punct(b'[') {
+            scope.function.attributes = self.attributes(name)?;
+        }
+        let (ops, outputs) = self.body(&mut scope)?;
+        self.expect(b';')?;
+        scope.function.body = Block { params: Vec::new(), ops, outputs };
+        Ok((name, scope.function))
+    }
+
+    /// `(type name, ...)`
+    fn params(&mut self, scope: &mut Scope<'s>) -> Result<Vec<ValueId>> {
+        self.expect(b'(')?;
+        let mut params = Vec::new();
+        self.items(b')', |p| {
+            let ty = p.ty()?;
+            let start = p.start;
+            let name = p.name("a parameter's name")?;
+            params.push(p.define(scope, ty, name, start, ValueDef::Param)?);
+            Ok(())
+        })?;
+        Ok(params)
+    }
+
+    fn define(
+        &self,
+        scope: &mut Scope<'s>,
+        ty: Type,
+        name: &'s str,
+        start: usize,
+        def: ValueDef,
+    ) -> Result<ValueId> {
+        let v = scope.function.values.push(ValueData { name: name.to_owned(), ty, def });
+        match scope.visible.insert(name, v) {
+            None => Ok(v),
+            Some(_) => Err(self.invalid_at(start, format!("{name} is defined twice"))),
+        }
+    }
+
+    /// `{ op; ... } -> (name, ...)`
+    fn body(&mut self, scope: &mut Scope<'s>) -> Result<(Vec<OpId>, Vec<ValueId>)> {
+        self.expect(b'{')?;
+        let mut ops = Vec::new();
+        while !self.take(b'}')? {
+            ops.extend(self.operation(scope)?);
+        }
+        if self.token != Token::Arrow {
+            let message = format!("\"->\" is needed, not {}", self.token.describe());
+            return Err(self.error(ErrorKind::Invalid, message));
+        }
+        self.advance()?;
+        self.expect(b'(')?;
+        let mut outputs = Vec::new();
+        self.items(b')', |p| {
+            let start = p.start;
+            let name = p.name("an output's name")?;
+            outputs.push(p.lookup(scope, name, start)?);
+            Ok(())
+        })?;
+        Ok((ops, outputs))
+    }
+
+    /// A nested block: `(type name, ...) { ... } -> (...)`.
+    fn block(&mut self, scope: &mut Scope<'s>) -> Result<Block> {
+        let params = self.params(scope)?;
+        let (ops, outputs) = self.body(scope)?;
+        // What the block defines is not visible behind it.
+        let inner = params.iter().copied();
+        let inner = inner.chain(ops.iter().flat_map(|&op| scope.function.ops[op].outputs.clone()));
+        for v in inner.collect::<Vec<_>>() {
+            scope.visible.remove(scope.function.values[v].name.as_str());
+        }
+        Ok(Block { params, ops, outputs })
+    }
+
+    fn lookup(&self, scope: &Scope<'s>, name: &str, start: usize) -> Result<ValueId> {
+        let found = scope.visible.get(name).copied();
+        found.ok_or_else(|| self.invalid_at(start, format!("{name} is not defined here")))
+    }
+
+    /// `type name, ... = kind(args)[attributes] blocks ;` The operation, if it is in the catalogue.
+    fn operation(&mut self, scope: &mut Scope<'s>) -> Result<Option<OpId>> {
+        let start = self.start;
+        let results = self.results()?;
+        let kind_start = self.start;
+        let name = self.name("an operation")?;
+        let kind = KINDS.get(name).copied();
+        if kind.is_none() {
+            self.missing.insert(name);
+            self.first_missing.get_or_insert(kind_start);
+        }
+        if self.token == Token::Punct(b'<') {
+            self.opset()?;
+        }
+        let args = self.args(scope, kind)?;
+        let owner = results.first().map_or("", |r| r.1);
+        let attributes = if self.token == Token::Punct(b'[') {
+            self.attributes(owner)?
+        } else {
+            BTreeMap::new()
+        };
+        let mut blocks = Vec::new();
+        while self.token == Token::Punct(b'(') {
+            blocks.push(self.nested(|p| p.block(scope))?);
+        }
+        self.expect(b';')?;
+        let span = Some(Span { start: start as u32, end: self.end as u32 });
+        let id = scope.function.ops.next_key();
+        let outputs = results
+            .into_iter()
+            .enumerate()
+            .map(|(i, (ty, name, start))| {
+                // The results of an operation that is missing still have users.
+                let def = kind.map_or(ValueDef::Param, |_| ValueDef::Result(id, i as u32));
+                self.define(scope, ty, name, start, def)
+            })
+            .collect::<Result<_>>()?;
+        let Some(kind) = kind else { return Ok(None) };
+        scope.function.ops.push(Operation { kind, args, outputs, blocks, attributes });
+        scope.function.spans[id] = span;
+        Ok(Some(id))
+    }
+
+    /// `type name, type name =`, or nothing for an operation without results.
+    fn results(&mut self) -> Result<Results<'s>> {
+        let mut results = Vec::new();
+        if !matches!(self.token, Token::Name(name) if is_type_name(name)) {
+            return Ok(results);
+        }
+        loop {
+            let ty = self.ty()?;
+            let start = self.start;
+            results.push((ty, self.name("a result's name")?, start));
+            if self.take(b'=')? {
+                return Ok(results);
+            }
+            self.expect(b',')?;
+        }
+    }
+
+    /// `(name = arg, ...)`; in the slots of `kind`, if that is known.
+    fn args(&mut self, scope: &Scope<'s>, kind: Option<OpKind>) -> Result<Vec<Option<Arg>>> {
+        let mut args = vec![None; kind.map_or(0, |k| k.def().params().len())];
+        self.expect(b'(')?;
+        self.items(b')', |p| {
+            let start = p.start;
+            let name = p.name("an argument's name")?;
+            p.expect(b'=')?;
+            let arg = p.arg(scope)?;
+            let Some(kind) = kind else { return Ok(()) };
+            let index = kind.param_index(name).ok_or_else(|| {
+                p.invalid_at(start, format!("{} has no parameter \"{name}\"", kind.name()))
+            })?;
+            match args[index].replace(arg) {
+                None => Ok(()),
+                Some(_) => Err(p.invalid_at(start, format!("argument {name} is given twice"))),
+            }
+        })?;
+        Ok(args)
+    }
+
+    fn arg(&mut self, scope: &Scope<'s>) -> Result<Arg> {
+        if self.take(b'(')? {
+            let mut items = Vec::new();
+            self.nested(|p| {
+                p.items(b')', |p| {
+                    items.push(p.arg(scope)?);
+                    Ok(())
+                })
+            })?;
+            return Ok(Arg::List(items));
+        }
+        let start = self.start;
+        let Token::Name(name) = self.token else {
+            let message = format!("an argument is needed, not {}", self.token.describe());
+            return Err(self.error(ErrorKind::Invalid, message));
+        };
+        // A value can have a type's name; a literal goes on with a bracket.
+        let mut ahead = self.lexer.clone();
+        if is_type_name(name) && matches!(ahead.next()?.0, Token::Punct(b'(' | b'<')) {
+            return self.literal(name).map(Arg::Literal);
+        }
+        self.advance()?;
+        self.lookup(scope, name, start).map(Arg::Value)
+    }
+}

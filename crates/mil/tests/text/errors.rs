@@ -1,0 +1,1 @@
+//! Wrong texts: one clear error each, with its place; never a panic.

@@ -1,0 +1,1 @@
+//! Cases and random programs: printed and parsed they are the same.
