@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 use tensor::{AlignedBuf, Bytes, DType, Tensor};
 
+use super::index::{Strided, broadcast_shape};
 use crate::OpError;
 
 /// Elements of an array, by kind of type.
@@ -221,8 +222,8 @@ impl Array {
         Array { dtype: self.dtype, shape: self.shape.clone(), data: Data::Float(values) }
     }
 
-    /// Combines two arrays elementwise, broadcasting; `int` gives `None` on overflow or division
-    /// by zero.
+    /// Combines two arrays elementwise, broadcasting; integer results wrap around in their type.
+    /// `int` gives `None` where there is no result, such as a division by zero.
     ///
     /// # Errors
     /// When types or shapes do not go together or `int` fails.
@@ -232,68 +233,78 @@ impl Array {
         float: impl Fn(f64, f64) -> f64,
         int: impl Fn(i64, i64) -> Option<i64>,
     ) -> Result<Array, OpError> {
-        let (shape, pairs) = broadcast_indices(&self.shape, &other.shape)?;
+        let shape = broadcast_shape(&self.shape, &other.shape)?;
         let data = match (&self.data, &other.data) {
-            (Data::Float(a), Data::Float(b)) => {
-                Data::Float(pairs.map(|(i, j)| float(a[i], b[j])).collect())
+            (Data::Float(a), Data::Float(b)) => Data::Float(self.pair(a, other, b, &shape, float)),
+            (Data::Int(a), Data::Int(b)) => {
+                let wrapped = |x, y| int(x, y).map(|v| wrap(self.dtype, v));
+                let values = self.pair(a, other, b, &shape, wrapped);
+                let values: Option<Vec<i64>> = values.into_iter().collect();
+                Data::Int(values.ok_or_else(|| OpError::invalid("division by zero"))?)
             }
-            (Data::Int(a), Data::Int(b)) => Data::Int(
-                pairs
-                    .map(|(i, j)| int(a[i], b[j]))
-                    .collect::<Option<_>>()
-                    .ok_or_else(|| OpError::invalid("integer overflow or division by zero"))?,
-            ),
-            _ => {
-                return Err(OpError::invalid(format!(
-                    "cannot combine {} with {}",
-                    self.dtype, other.dtype
-                )));
-            }
+            _ => return Err(self.mixed(other)),
         };
         Ok(Array { dtype: self.dtype, shape, data })
     }
+
+    /// Combines two arrays elementwise to truth values, broadcasting.
+    ///
+    /// # Errors
+    /// When types or shapes do not go together.
+    pub(crate) fn compare(
+        &self,
+        other: &Array,
+        float: impl Fn(f64, f64) -> bool,
+        int: impl Fn(i64, i64) -> bool,
+    ) -> Result<Array, OpError> {
+        let shape = broadcast_shape(&self.shape, &other.shape)?;
+        let values = match (&self.data, &other.data) {
+            (Data::Float(a), Data::Float(b)) => self.pair(a, other, b, &shape, float),
+            (Data::Int(a), Data::Int(b)) => self.pair(a, other, b, &shape, int),
+            _ => return Err(self.mixed(other)),
+        };
+        Ok(Array { dtype: DType::Bool, shape, data: Data::Bool(values) })
+    }
+
+    /// Combines two arrays of truth values elementwise, broadcasting.
+    ///
+    /// # Errors
+    /// When types or shapes do not go together.
+    pub(crate) fn logic(
+        &self,
+        other: &Array,
+        truth: impl Fn(bool, bool) -> bool,
+    ) -> Result<Array, OpError> {
+        let shape = broadcast_shape(&self.shape, &other.shape)?;
+        let values = self.pair(self.bools()?, other, other.bools()?, &shape, truth);
+        Ok(Array { dtype: DType::Bool, shape, data: Data::Bool(values) })
+    }
+
+    fn pair<A: Copy, B>(
+        &self,
+        a: &[A],
+        other: &Array,
+        b: &[A],
+        shape: &[usize],
+        f: impl Fn(A, A) -> B,
+    ) -> Vec<B> {
+        if self.shape == other.shape {
+            return a.iter().zip(b).map(|(&x, &y)| f(x, y)).collect();
+        }
+        let (i, j) =
+            (Strided::broadcast(&self.shape, shape), Strided::broadcast(&other.shape, shape));
+        i.zip(j).map(|(i, j)| f(a[i], b[j])).collect()
+    }
+
+    fn mixed(&self, other: &Array) -> OpError {
+        OpError::invalid(format!("cannot combine {} with {}", self.dtype, other.dtype))
+    }
 }
 
-/// The broadcast shape, and for each of its elements the indices into both operands.
-///
-/// # Errors
-/// When the shapes do not broadcast.
-pub fn broadcast_indices(
-    a: &[usize],
-    b: &[usize],
-) -> Result<(Vec<usize>, impl Iterator<Item = (usize, usize)>), OpError> {
-    let rank = a.len().max(b.len());
-    let dim = |s: &[usize], i: usize| (i + s.len()).checked_sub(rank).map_or(1, |j| s[j]);
-    let mut shape = Vec::with_capacity(rank);
-    for i in 0..rank {
-        shape.push(match (dim(a, i), dim(b, i)) {
-            (x, y) if x == y => x,
-            (1, n) | (n, 1) => n,
-            _ => return Err(OpError::invalid(format!("shapes {a:?} and {b:?} do not broadcast"))),
-        });
+/// `v` wrapped around into the range of the integer type `dtype`.
+pub(crate) fn wrap(dtype: DType, v: i64) -> i64 {
+    match dtype.int_range() {
+        Some((low, high)) => (low + (i128::from(v) - low).rem_euclid(high - low + 1)) as i64,
+        None => v,
     }
-    let strides = |s: &[usize]| {
-        let mut strides = vec![0; rank];
-        let mut step = 1;
-        for i in (0..rank).rev() {
-            if dim(s, i) != 1 {
-                strides[i] = step;
-            }
-            step *= dim(s, i);
-        }
-        strides
-    };
-    let (sa, sb, out) = (strides(a), strides(b), shape.clone());
-    let total: usize = shape.iter().product();
-    let indices = (0..total).map(move |mut n| {
-        let (mut i, mut j) = (0, 0);
-        for axis in (0..out.len()).rev() {
-            let at = n % out[axis];
-            n /= out[axis];
-            i += at * sa[axis];
-            j += at * sb[axis];
-        }
-        (i, j)
-    });
-    Ok((shape, indices))
 }

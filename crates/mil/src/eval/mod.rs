@@ -11,9 +11,12 @@ use tensor::{DType, WeightStore};
 
 mod array;
 pub(crate) mod functions;
+mod index;
 mod linalg;
 
-pub use array::{Array, Data, broadcast_indices, tensor_floats, tensor_ints};
+pub(crate) use array::wrap;
+pub use array::{Array, Data, tensor_floats, tensor_ints};
+pub(crate) use index::{Strided, broadcast_shape, strides};
 pub(crate) use linalg::{dot, matmul_nt};
 
 use crate::{

@@ -5,10 +5,22 @@ use tensor::DType;
 use crate::eval::{EvalCx, Value};
 use crate::{FunctionBuilder, OpError, Opset, TensorType, Type, ValueId};
 
+mod activation;
 mod constant;
+mod conv;
 mod elementwise;
+mod gather;
+mod joining;
+mod linear;
 mod llm;
+mod norm;
+mod reduction;
+mod selection;
 mod shapes;
+mod shaping;
+mod slicing;
+mod state;
+mod unary;
 mod view;
 
 pub use shapes::broadcast;
@@ -36,8 +48,23 @@ macro_rules! ops {
 }
 
 ops! {
-    constant: Const;
-    elementwise: Add;
+    constant: Const, ConstexprBlockwiseShiftScale;
+    elementwise: Add, Sub, Mul, RealDiv, FloorDiv, Mod, Pow, Maximum, Minimum, Equal, NotEqual, Less,
+        LessEqual, Greater, GreaterEqual, LogicalAnd, LogicalOr, LogicalXor;
+    unary: Abs, Ceil, Cos, Erf, Exp, Exp2, Floor, Relu, Round, Sigmoid, Sign, Silu, Sin, Softplus,
+        Sqrt, Square, Tan, Tanh, Inverse, Log, Rsqrt, Clip, LogicalNot, Identity, Cast;
+    activation: Gelu, Softmax;
+    reduction: ReduceL1Norm, ReduceL2Norm, ReduceLogSumExp, ReduceMax, ReduceMean, ReduceMin,
+        ReduceProd, ReduceSum, ReduceSumSquare, ReduceArgmax, ReduceArgmin;
+    norm: LayerNorm;
+    linear: Linear, Matmul, ScaledDotProductAttention;
+    conv: Conv;
+    gather: Gather, GatherAlongAxis, Scatter;
+    shaping: Reshape, Transpose, ExpandDims, Squeeze, Shape, Fill, Range1d;
+    joining: Concat, Split, Stack, Tile, Pad;
+    slicing: SliceByIndex, SliceBySize, SliceUpdate;
+    selection: Select, Topk;
+    state: ReadState, WriteState;
     llm: LlmRmsNorm, LlmLinear, LlmEmbedding, LlmDequantize, LlmRope, LlmAttention, LlmGatedMlp;
 }
 
@@ -196,10 +223,16 @@ pub trait OpDef: Sync {
     /// When values (not types) make it impossible, such as an index out of range.
     fn eval(&self, cx: &mut EvalCx<'_, '_>) -> Result<Vec<Value>, OpError>;
 
-    /// Work of one execution. The default: one flop an output element, and all bytes once.
-    fn cost(&self, op: &OpView<'_>, results: &[Type]) -> Cost {
+    /// Floating-point operations of one execution, unknown sizes counting 1: a multiply-add is two,
+    /// any other operation or elementary function one. The default: one an output element.
+    fn flops(&self, op: &OpView<'_>, results: &[Type]) -> f64 {
         let _ = op;
-        Cost { flops: elements(results), bytes: op.arg_bytes() + bytes(results) }
+        elements(results)
+    }
+
+    /// Work of one execution. The default: [`OpDef::flops`], and all bytes once.
+    fn cost(&self, op: &OpView<'_>, results: &[Type]) -> Cost {
+        Cost { flops: self.flops(op, results), bytes: op.arg_bytes() + bytes(results) }
     }
 
     /// Whether [`OpDef::decompose`] has something to say.

@@ -2,8 +2,8 @@
 
 use super::weights::{eval_linear, linear_type};
 use crate::eval::{EvalCx, Value, functions};
-use crate::ops::{Domain, Param, bytes, elements};
-use crate::{Cost, OpDef, OpError, OpView, Type};
+use crate::ops::{Domain, Param, elements};
+use crate::{OpDef, OpError, OpView, Type};
 
 /// The gated feed-forward layer `down(act(gate x) * (up x))` (Shazeer 2020).
 ///
@@ -63,9 +63,8 @@ impl OpDef for LlmGatedMlp {
     }
 
     /// Two flops for each weight and row; those of activation and product are not counted.
-    fn cost(&self, op: &OpView<'_>, results: &[Type]) -> Cost {
+    fn flops(&self, op: &OpView<'_>, results: &[Type]) -> f64 {
         let hidden = op.tensor("gate").ok().and_then(|g| g.shape.first()?.fixed()).unwrap_or(1);
-        let flops = 6.0 * elements(results) * hidden as f64;
-        Cost { flops, bytes: op.arg_bytes() + bytes(results) }
+        6.0 * elements(results) * hidden as f64
     }
 }

@@ -14,3 +14,4 @@ pub(super) use mlp::LlmGatedMlp;
 pub(super) use norm::LlmRmsNorm;
 pub(super) use rope::LlmRope;
 pub(super) use weights::{LlmDequantize, LlmEmbedding, LlmLinear};
+pub(super) use weights::{eval_linear, linear_flops, linear_type};

@@ -2,7 +2,7 @@
 
 use crate::eval::{EvalCx, Value};
 use crate::ops::{Domain, Param, elements};
-use crate::{Cost, OpDef, OpError, OpView, Type};
+use crate::{OpDef, OpError, OpView, Type};
 
 /// Root-mean-square normalisation over the last axis:
 /// `x / sqrt(mean(x^2) + epsilon) * weight` (Zhang and Sennrich 2019).
@@ -51,7 +51,8 @@ impl OpDef for LlmRmsNorm {
         Ok(vec![x.with_floats(out).into()])
     }
 
-    fn cost(&self, op: &OpView<'_>, results: &[Type]) -> Cost {
-        Cost { flops: 4.0 * elements(results), bytes: op.arg_bytes() + crate::ops::bytes(results) }
+    /// Four an element: square, sum, and two products.
+    fn flops(&self, _: &OpView<'_>, results: &[Type]) -> f64 {
+        4.0 * elements(results)
     }
 }

@@ -38,8 +38,8 @@ impl OpDef for LlmLinear {
         Ok(vec![eval_linear(&x, &weight, bias)?.into()])
     }
 
-    fn cost(&self, op: &OpView<'_>, results: &[Type]) -> Cost {
-        linear_cost(op, results, "weight")
+    fn flops(&self, op: &OpView<'_>, results: &[Type]) -> f64 {
+        linear_flops(op, results)
     }
 }
 
@@ -97,10 +97,10 @@ pub(in crate::ops) fn eval_linear(
     Ok(Array { dtype: x.dtype, shape, data: Data::Float(y) })
 }
 
-/// Two flops for each weight and row, and all bytes once.
-pub(in crate::ops) fn linear_cost(op: &OpView<'_>, results: &[Type], weight: &str) -> Cost {
-    let inner = op.tensor(weight).ok().and_then(|w| w.shape.last()?.fixed()).unwrap_or(1);
-    Cost { flops: 2.0 * elements(results) * inner as f64, bytes: op.arg_bytes() + bytes(results) }
+/// Two for each weight and row.
+pub(in crate::ops) fn linear_flops(op: &OpView<'_>, results: &[Type]) -> f64 {
+    let inner = op.tensor("weight").ok().and_then(|w| w.shape.last()?.fixed()).unwrap_or(1);
+    2.0 * elements(results) * inner as f64
 }
 
 /// The element type that the constant string `dtype` names, `fp32` by default.
