@@ -14,15 +14,19 @@
 #![allow(unsafe_code, reason = "vector instructions")]
 
 mod activation;
+mod arch;
 mod attention;
 mod convert;
 mod elementwise;
 mod error;
+mod format;
+mod gemv;
 mod isa;
 mod matmul;
 mod norm;
 mod pool;
 mod rope;
+mod share;
 
 pub use activation::{Activation, activate, activate_in_place, gate, gate_in_place};
 pub use attention::{Attention, Cache, CacheMut, attention, store_cache};

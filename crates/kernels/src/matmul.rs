@@ -2,9 +2,15 @@
 
 use std::ops::Range;
 
-use tensor::{DType, dequantize};
+use tensor::DType;
 
+use crate::format::is_readable;
+use crate::gemv::{Gemv, Input};
+use crate::share::Shared;
 use crate::{KernelError, Pool};
+
+/// Weights that one task reads: some microseconds of work.
+const TASK_BYTES: usize = 1 << 15;
 
 /// A row-major weight matrix `[rows, cols]` over raw bytes, which need no alignment.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +32,7 @@ impl<'a> Matrix<'a> {
         cols: usize,
         bytes: &'a [u8],
     ) -> Result<Self, KernelError> {
-        if !matches!(dtype, DType::F32 | DType::F16 | DType::Bf16) && !dtype.is_block_quantized() {
+        if !is_readable(dtype) {
             return Err(KernelError::Unsupported(dtype));
         }
         let expected = dtype.byte_len(cols).and_then(|b| b.checked_mul(rows));
@@ -99,20 +105,31 @@ pub fn matmul(pool: &Pool, x: &[f32], weight: Matrix<'_>, bias: Option<&[f32]>, 
 /// # Panics
 /// When a slice does not have the length that its shape says.
 pub fn matmul_many(pool: &Pool, x: &[f32], products: &mut [Linear<'_>]) {
-    let _ = pool;
-    for Linear { weight, bias, out } in products {
-        let (n, k) = (weight.rows, weight.cols);
-        let m = x.len().checked_div(k).unwrap_or(0);
-        assert_eq!(x.len(), m * k, "input is not whole rows of {k}");
+    let Some(k) = products.first().map(|p| p.weight.cols) else { return };
+    let m = x.len().checked_div(k).unwrap_or(0);
+    assert_eq!(x.len(), m * k, "input is not whole rows of {k}");
+    for Linear { weight, bias, out } in products.iter() {
+        let n = weight.rows;
+        assert_eq!(weight.cols, k, "weights differ in their number of inputs");
         assert_eq!(out.len(), m * n, "output is not [{m}, {n}]");
         assert!(bias.is_none_or(|b| b.len() == n), "bias is not [{n}]");
-        let mut row = vec![0f32; k];
-        for j in 0..n {
-            dequantize(weight.dtype, weight.row(j), &mut row);
-            for i in 0..m {
-                let dot: f32 = x[i * k..][..k].iter().zip(&row).map(|(a, b)| a * b).sum();
-                out[i * n + j] = dot + bias.map_or(0.0, |b| b[j]);
-            }
-        }
     }
+    let input = Input::new(x, m, k);
+    let tasks: Vec<Gemv<'_>> = products
+        .iter_mut()
+        .flat_map(|Linear { weight, bias, out }| {
+            let (n, weight, bias, out) = (weight.rows, *weight, *bias, Shared::new(out));
+            let step = (TASK_BYTES / weight.row_bytes().max(1)).next_multiple_of(4).max(4);
+            let input = &input;
+            (0..n).step_by(step).map(move |first| Gemv {
+                input,
+                weight: weight.slice(first..n.min(first + step)),
+                bias,
+                out,
+                first,
+                stride: n,
+            })
+        })
+        .collect();
+    pool.run(tasks.len(), |i| pool.isa().run(tasks[i]));
 }
