@@ -1,6 +1,8 @@
 //! Language models over MIL programs: tokenizers, chat templates, architectures, generation.
 
 mod error;
+pub mod eval;
+pub mod generate;
 pub mod interface;
 mod model;
 pub mod sample;

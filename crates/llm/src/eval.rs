@@ -1,0 +1,141 @@
+//! How well a model predicts a text: negative log-likelihoods and perplexity.
+//!
+//! A text longer than the window is scored in windows that overlap by half, so that every token but the
+//! first is predicted exactly once: the first window scores all its tokens, each later one only its second half, of
+//! which every token has at least half a window before it. A text that begins with BOS keeps it at the
+//! beginning of every window, because models trained with it predict badly without.
+
+use std::ops::Range;
+
+use crate::generate::{Session, elements};
+use crate::sample::{TokenLogprobs, logprobs};
+use crate::{Error, Result};
+
+/// Bound on the logits of one window, in elements: 256 MiB of fp32.
+const WINDOW_LOGITS: usize = 64 << 20;
+
+/// How well a text was predicted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evaluation {
+    /// Negative natural log-likelihood of each token but the first: `nll[i]` is of `ids[i + 1]` given what
+    /// comes before it in its window.
+    pub nll: Vec<f64>,
+    /// The likeliest tokens after the text and their log-probabilities, most likely first.
+    pub top: Vec<(u32, f64)>,
+}
+
+impl Evaluation {
+    /// Mean of the negative log-likelihoods; 0 for a text of one token.
+    pub fn mean_nll(&self) -> f64 {
+        if self.nll.is_empty() { 0.0 } else { self.nll.iter().sum::<f64>() / self.nll.len() as f64 }
+    }
+
+    /// `exp` of the mean.
+    pub fn perplexity(&self) -> f64 {
+        self.mean_nll().exp()
+    }
+}
+
+/// The longest window for a session: its context, or less where the logits would take too much memory.
+pub fn largest_window(session: &Session) -> usize {
+    session.context().min((WINDOW_LOGITS / session.vocab().max(1)).max(2))
+}
+
+/// Scores `ids` in windows of at most `window` tokens; see the module's head. `bos` is the token that every
+/// window begins with if the text does. `progress` is told how many tokens are done.
+///
+/// # Errors
+/// When `ids` is empty or has an id outside the vocabulary, the window is below 4 tokens or above the
+/// context, or a run fails.
+pub fn evaluate(
+    session: &mut Session,
+    ids: &[u32],
+    window: usize,
+    bos: Option<u32>,
+    top: usize,
+    mut progress: impl FnMut(usize),
+) -> Result<Evaluation> {
+    let Some(&last) = ids.last() else {
+        return Err(Error::request("there is nothing to evaluate: the text has no tokens"));
+    };
+    if ids.len() > window && window < 4 {
+        return Err(Error::request(format!(
+            "a window of {window} tokens is too short to evaluate in"
+        )));
+    }
+    let keep = usize::from(ids.first().is_some_and(|id| Some(*id) == bos));
+    let mut evaluation = Evaluation { nll: Vec::with_capacity(ids.len() - 1), top: Vec::new() };
+    for Window { tokens, scored } in windows(ids.len(), window, keep) {
+        let kept = if tokens.start == 0 { 0 } else { keep };
+        let input = [&ids[..kept], &ids[tokens.clone()]].concat();
+        let logits = session.score(&input)?;
+        let rows: Vec<&[f32]> = elements(&logits)?.chunks(session.vocab()).collect();
+        for target in scored.clone() {
+            // The logits that predict a token are those after the one before it.
+            let row = rows[kept + target - tokens.start - 1];
+            evaluation.nll.push(-logprobs(row, ids[target], 0)?.logprob);
+        }
+        if let Some(row) = rows.last() {
+            let TokenLogprobs { top, .. } = logprobs(row, last, top)?;
+            evaluation.top = top;
+        }
+        progress(scored.end);
+    }
+    Ok(evaluation)
+}
+
+/// One run of the model.
+#[derive(Debug, PartialEq)]
+struct Window {
+    /// Tokens seen, besides those kept from the beginning.
+    tokens: Range<usize>,
+    /// Tokens whose predictions count.
+    scored: Range<usize>,
+}
+
+/// Windows over `len` tokens of at most `size`, of which each but the first has its first `keep` from the beginning.
+fn windows(len: usize, size: usize, keep: usize) -> Vec<Window> {
+    let first = len.min(size);
+    let mut all = vec![Window { tokens: 0..first, scored: 1..first }];
+    let mut done = first;
+    while done < len {
+        let end = len.min(done + size / 2);
+        all.push(Window { tokens: end - (size - keep)..end, scored: done..end });
+        done = end;
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn windows_overlap_by_half() {
+        let w = |tokens, scored| Window { tokens, scored };
+        assert_eq!(windows(5, 8, 0), [w(0..5, 1..5)]);
+        assert_eq!(
+            windows(18, 8, 0),
+            [w(0..8, 1..8), w(4..12, 8..12), w(8..16, 12..16), w(10..18, 16..18)]
+        );
+        assert_eq!(windows(12, 8, 1), [w(0..8, 1..8), w(5..12, 8..12)]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_token_but_the_first_is_scored_once(len in 1usize..500, size in 4usize..100, keep in 0usize..2) {
+            let all = windows(len, size, keep);
+            let scored: Vec<usize> = all.iter().flat_map(|w| w.scored.clone()).collect();
+            prop_assert_eq!(scored, (1..len).collect::<Vec<_>>());
+            for (i, w) in all.iter().enumerate() {
+                let kept = if i == 0 { 0 } else { keep };
+                prop_assert!(kept + w.tokens.len() <= size && w.tokens.end <= len);
+                // Each has a token before it to be predicted from, and half a window except in the first.
+                prop_assert!(w.tokens.start < w.scored.start);
+                prop_assert!(i == 0 || kept + w.scored.start - w.tokens.start >= size / 2);
+            }
+        }
+    }
+}
