@@ -135,7 +135,7 @@ impl SafeTensors {
             return Err(ImportError::invalid(&self.path, "no such tensor").tensor(name));
         };
         let Some(dtype) = info.held_dtype() else {
-            let why = format!("tensor type {}", quoted(&info.dtype));
+            let why = format!("data is of {}", quoted(&info.dtype));
             return Err(ImportError::unsupported(&self.path, why).tensor(name));
         };
         let bytes =

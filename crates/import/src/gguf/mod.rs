@@ -120,7 +120,7 @@ impl Gguf {
         };
         let part = &self.parts[info.part];
         let (Some(dtype), Some(len)) = (info.ggml_type.dtype(), info.byte_len) else {
-            let why = format!("tensor type {}", info.ggml_type.name());
+            let why = format!("data is of {}", info.ggml_type.name());
             return Err(ImportError::unsupported(&part.path, why).tensor(name));
         };
         let bytes = window(&part.bytes, info.offset..info.offset + len, dtype)

@@ -51,9 +51,9 @@ impl GgmlType {
         ROWS.iter().find(|r| r.dtype == Some(dtype)).map(|r| GgmlType(r.id))
     }
 
-    /// ggml's name, such as `Q4_K`; `type N` for a number that is not known.
+    /// ggml's name, such as `Q4_K`; `unknown type N` for a number that is not known.
     pub fn name(self) -> Cow<'static, str> {
-        self.row().map_or_else(|| format!("type {}", self.0).into(), |r| r.name.into())
+        self.row().map_or_else(|| format!("unknown type {}", self.0).into(), |r| r.name.into())
     }
 
     /// The data type of tensors of this type; `None` if they are unsupported.
@@ -89,6 +89,6 @@ mod tests {
                 .filter(|d| d.is_block_quantized())
                 .all(|&d| GgmlType::of(d).is_some())
         );
-        assert_eq!(GgmlType(77).name(), "type 77");
+        assert_eq!(GgmlType(77).name(), "unknown type 77");
     }
 }

@@ -8,6 +8,10 @@ use prost::Message;
 use crate::source::map_file;
 use crate::{ImportError, Result};
 
+/// Far beyond every vocabulary. An empty piece of two bytes takes dozens in memory, so that a
+/// huge file could exhaust it.
+const MAX_MODEL: usize = 256 << 20;
+
 /// A SentencePiece model.
 #[derive(Clone, Debug)]
 pub struct SentencePiece {
@@ -95,6 +99,10 @@ impl SentencePiece {
     /// When the bytes break the format.
     pub fn from_bytes(name: impl AsRef<Path>, bytes: &[u8]) -> Result<Self> {
         let file = name.as_ref();
+        if bytes.len() > MAX_MODEL {
+            let why = format!("{} bytes, at most {MAX_MODEL} are read", bytes.len());
+            return Err(ImportError::limit(file, why));
+        }
         let invalid = |why: String| ImportError::invalid(file, why);
         let model = proto::Model::decode(bytes)
             .map_err(|e| invalid(format!("not a SentencePiece model: {e}")))?;

@@ -1,7 +1,4 @@
-//! What the tests of this crate share: deterministic bytes, sample files, and where files lie that
-//! are not the crate's own.
-
-use std::path::PathBuf;
+//! What the tests of this crate share: deterministic bytes, and sample files.
 
 use rigel_import::gguf::{self, Value};
 use rigel_import::{ImportError, safetensors};
@@ -17,16 +14,6 @@ pub(crate) fn noise(len: usize) -> Vec<u8> {
         state as u8
     };
     (0..len).map(|_| next()).collect()
-}
-
-/// The root of the repository.
-pub(crate) fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// The folder `shared` beside the repository.
-pub(crate) fn shared() -> PathBuf {
-    root().join("../shared")
 }
 
 /// The message without the directory of the file.

@@ -1,4 +1,4 @@
-//! GGUF: files written and read back, and a real one where it is at hand.
+//! GGUF: files written and read back, and typed metadata.
 
 use rigel_import::gguf::{self, GgmlType, Gguf, Value};
 use tensor::{DType, Tensor};

@@ -154,8 +154,11 @@ fn unsupported_types_are_listed_and_refused_when_asked_for() {
         assert_eq!(e.kind, ErrorKind::Unsupported);
         message(&e)
     };
-    assert_eq!(refusal("known"), r#"m.gguf: tensor "known": unsupported: tensor type IQ4_XS"#);
-    assert_eq!(refusal("unknown"), r#"m.gguf: tensor "unknown": unsupported: tensor type type 99"#);
+    assert_eq!(refusal("known"), r#"m.gguf: tensor "known": unsupported: data is of IQ4_XS"#);
+    assert_eq!(
+        refusal("unknown"),
+        r#"m.gguf: tensor "unknown": unsupported: data is of unknown type 99"#
+    );
     assert_eq!(model.tensor("good").unwrap().shape(), [2]);
     let e = model.tensor("none").unwrap_err();
     assert_eq!(message(&e), r#"m.gguf: tensor "none": invalid: no such tensor"#);

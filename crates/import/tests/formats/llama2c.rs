@@ -2,8 +2,9 @@
 
 use rigel_import::{ErrorKind, Llama2c, ModelFile, open};
 use tensor::Bytes;
+use testkit::workspace_dir;
 
-use crate::common::{LLAMA2C_DIMS, message, root, sample_llama2c};
+use crate::common::{LLAMA2C_DIMS, message, sample_llama2c};
 
 fn read(bytes: &[u8]) -> rigel_import::Result<Llama2c> {
     Llama2c::from_bytes("m.bin", Bytes::copy_from(bytes))
@@ -63,7 +64,7 @@ fn version_1_is_version_0_in_another_order() {
 
 #[test]
 fn version_2_equals_the_golden() {
-    let golden = std::fs::read(root().join("tests/golden/llama2c_int8.json")).unwrap();
+    let golden = std::fs::read(workspace_dir().join("tests/golden/llama2c_int8.json")).unwrap();
     let golden: serde_json::Value = serde_json::from_slice(&golden).unwrap();
     let hex = |v: &serde_json::Value| -> Vec<u8> {
         let text = v.as_str().unwrap().as_bytes();

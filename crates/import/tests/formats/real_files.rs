@@ -2,12 +2,11 @@
 
 use rigel_import::tokenizer_files::{Llama2cVocab, ModelType, Piece, PieceType, SentencePiece};
 use rigel_import::{ModelFile, open};
-
-use crate::common::shared;
+use testkit::shared_dir;
 
 #[test]
 fn stories260k() {
-    let path = shared().join("models/stories260K.bin");
+    let path = shared_dir().join("models/stories260K.bin");
     let model = open(&path).unwrap();
     assert_eq!((model.path(), model.format_name().as_str()), (path.as_path(), "llama2.c v0"));
     let ModelFile::Llama2c(stories) = &model else { panic!("{model:?}") };
@@ -30,7 +29,7 @@ fn stories260k() {
 
 #[test]
 fn llama2c_vocabulary() {
-    let vocab = Llama2cVocab::open(shared().join("models/tok512.bin")).unwrap();
+    let vocab = Llama2cVocab::open(shared_dir().join("models/tok512.bin")).unwrap();
     assert_eq!((vocab.len(), vocab.max_piece_len()), (512, 7));
     let pieces: Vec<_> = vocab.pieces().collect();
     assert_eq!(pieces[0].0, b"<unk>");
@@ -39,7 +38,7 @@ fn llama2c_vocabulary() {
 
 #[test]
 fn llama2_sentencepiece() {
-    let model = SentencePiece::open(shared().join("models/llama2_tokenizer.model")).unwrap();
+    let model = SentencePiece::open(shared_dir().join("models/llama2_tokenizer.model")).unwrap();
     assert_eq!((model.pieces.len(), model.model_type), (32000, ModelType::Bpe));
     assert!(model.byte_fallback && model.add_dummy_prefix && !model.remove_extra_whitespaces);
     assert_eq!((model.unk_id, model.bos_id, model.eos_id), (Some(0), Some(1), Some(2)));

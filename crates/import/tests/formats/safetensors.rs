@@ -75,7 +75,7 @@ fn unknown_types_are_listed_and_refused_when_asked_for() {
     let e = f.tensor("x").unwrap_err();
     assert_eq!(
         (e.kind, message(&e).as_str()),
-        (ErrorKind::Unsupported, r#"m.safetensors: tensor "x": unsupported: tensor type "F4""#)
+        (ErrorKind::Unsupported, r#"m.safetensors: tensor "x": unsupported: data is of "F4""#)
     );
 }
 
