@@ -4,10 +4,17 @@
 use std::path::{Path, PathBuf};
 
 use rigel_llm::Tokenizer;
-use testkit::{shared_dir, workspace_dir};
+use testkit::{fixtures_dir, shared_dir, workspace_dir};
 
 fn model(name: &str) -> PathBuf {
     shared_dir().join("models").join(name)
+}
+
+/// A file that tests/fetch.py downloads, whose absence is a failure.
+fn fixture(name: &str) -> PathBuf {
+    let path = fixtures_dir().join(name);
+    assert!(path.exists(), "{name} is not there: run `python3 tests/fetch.py --gemma`");
+    path
 }
 
 fn open(path: &Path) -> Tokenizer {
@@ -50,6 +57,56 @@ fn tokenizer_json_gives_the_ids_of_the_reference() {
 }
 
 #[test]
+fn sentencepiece_gives_the_ids_of_the_reference() {
+    let tokenizer = open(&model("llama2_tokenizer.model"));
+    let cases = golden("llama2_spm.json");
+    check_ids(&cases, |text| tokenizer.encode(text, false).unwrap());
+    for (text, ids) in cases {
+        assert_eq!(tokenizer.decode(&ids, false), text.replace('▁', " "));
+    }
+    assert_eq!((tokenizer.bos(), tokenizer.eos(), tokenizer.adds_bos()), (Some(1), Some(2), true));
+    assert_eq!(tokenizer.encode("Hi", true).unwrap(), [1, 6324]);
+}
+
+/// llama.cpp's vectors for one of its vocabularies.
+fn check_vectors(vocab: &str) {
+    let path = fixture(&format!("vocab/ggml-vocab-{vocab}.gguf"));
+    let beside = |end: &str| std::fs::read_to_string(format!("{}{end}", path.display())).unwrap();
+    let (texts, lines) = (beside(".inp"), beside(".out"));
+    let texts = texts.split("\n__ggml_vocab_test__\n");
+    // The last text and its line are empty.
+    let ids =
+        lines.split('\n').map(|l| l.split_whitespace().map(|id| id.parse().unwrap()).collect());
+    let cases: Vec<(String, Vec<u32>)> = texts.map(str::to_owned).zip(ids).collect();
+    assert_eq!(cases.len(), 47);
+    let tokenizer = open(&path);
+    check_ids(&cases, |text| tokenizer.encode(text, false).unwrap());
+    for (text, ids) in cases {
+        assert_eq!(tokenizer.decode(&ids, false), text);
+    }
+}
+
+#[test]
+fn gguf_gpt2_gives_llama_cpps_ids() {
+    check_vectors("gpt-2");
+}
+
+#[test]
+fn gguf_llama_bpe_gives_llama_cpps_ids() {
+    check_vectors("llama-bpe");
+}
+
+#[test]
+fn gguf_llama_spm_gives_llama_cpps_ids() {
+    check_vectors("llama-spm");
+}
+
+#[test]
+fn gguf_qwen2_gives_llama_cpps_ids() {
+    check_vectors("qwen2");
+}
+
+#[test]
 fn control_tokens_in_a_text_count_only_when_asked() {
     let tokenizer = open(&model("smollm2_tokenizer.json"));
     let text = "<|im_start|>user\n<|im_end|>";
@@ -86,4 +143,69 @@ fn a_stream_holds_back_the_beginning_of_a_character() {
     assert!(cut.iter().all(|&id| stream.push(id).is_none()));
     assert_eq!(stream.flush().as_deref(), Some("\u{fffd}"));
     assert_eq!(tokenizer.decode(cut, true), "\u{fffd}");
+}
+
+/// Every file of ../shared/corpora.
+fn corpora() -> Vec<(PathBuf, String)> {
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(shared_dir().join("corpora"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    paths.sort();
+    assert!(!paths.is_empty());
+    paths.into_iter().map(|p| (p.clone(), std::fs::read_to_string(&p).unwrap())).collect()
+}
+
+#[test]
+fn corpora_come_back_as_they_were() {
+    let files = [
+        model("smollm2_tokenizer.json"),
+        model("llama2_tokenizer.model"),
+        model("tok512.bin"),
+        fixture("SmolLM2-135M-Instruct.Q4_1.gguf"),
+        fixture("gemma-3-270m-q4_k_m.gguf"),
+        fixture("vocab/ggml-vocab-gpt-2.gguf"),
+        fixture("vocab/ggml-vocab-llama-bpe.gguf"),
+        fixture("vocab/ggml-vocab-llama-spm.gguf"),
+        fixture("vocab/ggml-vocab-qwen2.gguf"),
+    ];
+    let corpora = corpora();
+    for file in files {
+        let started = std::time::Instant::now();
+        let tokenizer = open(&file);
+        let loaded = started.elapsed();
+        for (path, text) in &corpora {
+            let started = std::time::Instant::now();
+            let ids = tokenizer.encode(text, true).unwrap();
+            let encoded = started.elapsed();
+            assert!(ids.iter().all(|&id| (id as usize) < tokenizer.vocab_size()));
+            assert!(tokenizer.decode(&ids, true) == *text, "{} {}", file.display(), path.display());
+            eprintln!(
+                "{}: load {loaded:?}; {} ids of {} in {encoded:?}",
+                file.file_name().unwrap().display(),
+                ids.len(),
+                path.file_name().unwrap().display()
+            );
+        }
+    }
+}
+
+#[test]
+fn smollm2_is_the_same_from_gguf_and_from_json() {
+    let gguf = open(&fixture("SmolLM2-135M-Instruct.Q4_1.gguf"));
+    let json = open(&model("smollm2_tokenizer.json"));
+    for (path, text) in corpora() {
+        assert!(
+            gguf.encode(&text, false).unwrap() == json.encode(&text, false).unwrap(),
+            "{}",
+            path.display()
+        );
+    }
+    for (text, ids) in golden("smollm2.json") {
+        assert_eq!(gguf.encode_with_control(&text, false).unwrap(), ids, "{text:?}");
+    }
+    assert_eq!(gguf.vocab_size(), json.vocab_size());
+    assert!((0..gguf.vocab_size() as u32).all(|id| gguf.id_to_piece(id) == json.id_to_piece(id)));
+    assert_eq!((gguf.bos(), gguf.eos(), gguf.adds_bos()), (Some(1), Some(2), false));
+    assert_eq!(gguf.end_ids(), [0, 2]);
 }

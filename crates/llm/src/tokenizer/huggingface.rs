@@ -5,10 +5,10 @@ use std::path::Path;
 use serde_json::Value;
 use tokenizers::{DecoderWrapper, Tokenizer as Library};
 
-use super::Tokenizer;
 use super::pipeline::Pipeline;
-use super::special::{BOS_NAMES, END_NAMES, Specials};
+use super::special::{BOS_NAMES, Specials};
 use super::vocab::{Kind, METASPACE, Spelling, Vocab, byte_piece};
+use super::{Encoder, Tokenizer};
 use crate::{Error, Result};
 
 /// Ids are indices of tables; a file must not make them large with one number.
@@ -24,8 +24,10 @@ pub(super) fn open(path: &Path) -> Result<Tokenizer> {
     library.with_padding(None);
     let decoding = Decoding::of(library.get_decoder(), path)?;
     let vocab = read_vocab(&library, decoding, path)?;
-    let encoder = Pipeline::new(library);
-    let specials = read_specials(&encoder, &vocab, path)?;
+    let pipeline = Pipeline::new(library);
+    let around = pipeline.around(path)?;
+    let encoder = Encoder::Library(Box::new(pipeline));
+    let specials = read_specials(around, &encoder, &vocab, path)?;
     Ok(Tokenizer {
         source: path.into(),
         encoder,
@@ -108,8 +110,12 @@ fn read_vocab(library: &Library, decoding: Decoding, path: &Path) -> Result<Voca
 }
 
 /// The roles of tokens, from the post-processor, the files beside `path`, and well-known names.
-fn read_specials(encoder: &Pipeline, vocab: &Vocab, path: &Path) -> Result<Specials> {
-    let mut specials = encoder.around(path)?;
+fn read_specials(
+    mut specials: Specials,
+    encoder: &Encoder,
+    vocab: &Vocab,
+    path: &Path,
+) -> Result<Specials> {
     let config = read_json(path, "config.json")?;
     let generation = read_json(path, "generation_config.json")?;
     let tokenizer = read_json(path, "tokenizer_config.json")?;
@@ -133,16 +139,14 @@ fn read_specials(encoder: &Pipeline, vocab: &Vocab, path: &Path) -> Result<Speci
         named(&tokenizer, &format!("{role}_token"))
             .or_else(|| named(&map, &format!("{role}_token")))
     };
-    let control =
-        |name: &&str| encoder.token_to_id(name).filter(|&id| vocab.kind(id) == Kind::Control);
 
     specials.bos = by_role("bos")
         .or_else(|| numbered(&config, "bos_token_id").first().copied())
-        .or_else(|| BOS_NAMES.iter().find_map(control));
+        .or_else(|| encoder.control_id(vocab, BOS_NAMES));
     specials.eos = by_role("eos").or_else(|| numbered(&config, "eos_token_id").first().copied());
     let mut ends = numbered(&generation, "eos_token_id");
     ends.extend(numbered(&config, "eos_token_id"));
-    ends.extend(END_NAMES.iter().filter_map(control));
+    ends.extend(encoder.end_ids(vocab));
     specials.add_ends(ends);
     if let Some(adds) = tokenizer["add_bos_token"].as_bool() {
         specials.set_adds_bos(adds);

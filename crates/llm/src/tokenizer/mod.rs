@@ -1,29 +1,63 @@
 //! Text to token ids and back, for every kind of tokenizer file.
 
+mod bpe;
 mod byte_level;
+mod gguf;
 mod huggingface;
 mod pipeline;
+mod sentencepiece;
 mod special;
+mod spm;
 mod stream;
 mod vocab;
 
 use std::path::{Path, PathBuf};
 
+use import::{Gguf, ModelFile};
 use mil::ErrorKind;
 
 use crate::{Error, Result};
 use pipeline::Pipeline;
-use special::Specials;
+use special::{END_NAMES, Specials};
+use spm::Spm;
 pub use stream::DecodeStream;
 use vocab::{Kind, Vocab};
 
 /// A model may have more embedding rows than its tokenizer has ids, up to this fraction: rows are padded for speed.
 const MAX_PADDING: f64 = 0.1;
 
+/// Text to ids.
+enum Encoder {
+    Library(Box<Pipeline>),
+    Spm(Box<Spm>),
+}
+
+impl Encoder {
+    fn token_to_id(&self, piece: &str) -> Option<u32> {
+        match self {
+            Encoder::Library(pipeline) => pipeline.token_to_id(piece),
+            Encoder::Spm(spm) => spm.token_to_id(piece),
+        }
+    }
+
+    /// The first of `names` that is a control token.
+    fn control_id(&self, vocab: &Vocab, names: &[&str]) -> Option<u32> {
+        names
+            .iter()
+            .filter_map(|name| self.token_to_id(name))
+            .find(|&id| vocab.kind(id) == Kind::Control)
+    }
+
+    /// Control tokens whose names say that they end a text or a turn.
+    fn end_ids(&self, vocab: &Vocab) -> Vec<u32> {
+        END_NAMES.iter().filter_map(|name| self.control_id(vocab, &[name])).collect()
+    }
+}
+
 /// A tokenizer with its special tokens.
 pub struct Tokenizer {
     source: PathBuf,
-    encoder: Pipeline,
+    encoder: Encoder,
     vocab: Vocab,
     /// Whether encoding puts a space before a text, which decoding takes away.
     strips_space: bool,
@@ -31,12 +65,62 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads a tokenizer file.
+    /// Reads a tokenizer file, told by its content: `tokenizer.json`, SentencePiece's `.model`, llama2.c's
+    /// `tokenizer.bin`, or a GGUF file.
     ///
     /// # Errors
     /// When the file cannot be read, breaks its format, or needs what Rigel does not have.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
-        huggingface::open(path.as_ref())
+        let path = path.as_ref();
+        let bytes = import::map_file(path)?;
+        match &bytes[..] {
+            [b'G', b'G', b'U', b'F', ..] => Self::from_gguf(&Gguf::open(path)?),
+            // The length of the longest piece, as a little-endian number.
+            [_, _, 0, 0, ..] => sentencepiece::open_llama2c(path),
+            // The tag of the first piece.
+            [b'\n', ..] => sentencepiece::open_model(path),
+            text if text.trim_ascii_start().first() == Some(&b'{') => huggingface::open(path),
+            _ => Err(Error::unsupported(
+                path,
+                "not a tokenizer.json, SentencePiece model, llama2.c tokenizer.bin or GGUF file",
+            )),
+        }
+    }
+
+    /// The tokenizer inside a GGUF file.
+    ///
+    /// # Errors
+    /// `unsupported` for a kind of tokenizer or a pre-tokenizer that Rigel does not have; `invalid` when there
+    /// is none, or its parts contradict each other.
+    pub fn from_gguf(gguf: &Gguf) -> Result<Self> {
+        gguf::open(gguf)
+    }
+
+    /// The tokenizer of `model`: the file `explicit` if given, else the one inside a GGUF file or beside the
+    /// weights.
+    ///
+    /// # Errors
+    /// `invalid` when there is none; else as for [`Tokenizer::from_file`].
+    pub fn for_model(model: &ModelFile, explicit: Option<&Path>) -> Result<Self> {
+        if let Some(path) = explicit {
+            return Self::from_file(path);
+        }
+        let none = |why: &str| Err(Error::invalid(model.path(), why));
+        match model {
+            ModelFile::Gguf(gguf) => Self::from_gguf(gguf),
+            ModelFile::HuggingFace(dir) => {
+                let files = dir.side_files();
+                match files.tokenizer_json.as_ref().or(files.tokenizer_model.as_ref()) {
+                    Some(path) => Self::from_file(path),
+                    None => none(
+                        "no tokenizer.json or tokenizer.model beside the weights; name one with --tokenizer",
+                    ),
+                }
+            }
+            ModelFile::Llama2c(_) => none(
+                "a llama2.c checkpoint holds no tokenizer; name its tokenizer.bin with --tokenizer",
+            ),
+        }
     }
 
     /// The ids of `text`, in which control tokens have no meaning: `<|im_end|>` typed by a user is text.
@@ -59,7 +143,10 @@ impl Tokenizer {
     }
 
     fn encode_as(&self, text: &str, add_special: bool, control: bool) -> Result<Vec<u32>> {
-        let body = self.encoder.encode(text, control)?;
+        let body = match &self.encoder {
+            Encoder::Library(pipeline) => pipeline.encode(text, control)?,
+            Encoder::Spm(spm) => spm.encode(&self.vocab, text, control)?,
+        };
         if !add_special {
             return Ok(body);
         }
