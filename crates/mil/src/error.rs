@@ -37,6 +37,14 @@ impl OpError {
     }
 }
 
+impl From<Error> for OpError {
+    /// The error of a part, such as an operation that a decomposition adds; its place becomes text.
+    fn from(e: Error) -> Self {
+        let message = e.to_string();
+        OpError { kind: e.kind, message }
+    }
+}
+
 /// An error with its place: file position for text, function and operation for programs.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub struct Error {

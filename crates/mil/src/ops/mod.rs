@@ -9,6 +9,7 @@ mod activation;
 mod constant;
 mod conv;
 mod elementwise;
+mod emit;
 mod gather;
 mod joining;
 mod linear;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use mil::eval::{self, Arithmetic, Array, Data, States, Value};
-use mil::{Arg, Error, FunctionBuilder, Literal, OpKind, Opset, Program, TensorType, Type};
+use mil::{Arg, Error, FunctionBuilder, Literal, OpKind, OpView, Opset, Program, TensorType, Type};
 use tensor::DType;
 
 /// An argument of an operation under test.
@@ -148,4 +148,60 @@ pub(crate) fn assert_close(actual: &Array, expected: &Array, tolerance: f64) {
         }
         (a, e) => assert_eq!(a, e),
     }
+}
+
+impl One {
+    /// The same with the operation replaced by its decomposition.
+    pub(crate) fn decomposed(&self) -> One {
+        let old = self.program.functions["main"].clone();
+        let mut program = self.program.clone();
+        let mut b = FunctionBuilder::reopen("main", old.clone(), &mut program.weights);
+        let mut outputs = Vec::new();
+        for &id in &old.body.ops {
+            let def = old.ops[id].kind.def();
+            if def.is_composite() {
+                let view = OpView::new(&old, &self.program.weights, &old.ops[id]);
+                outputs = def.decompose(&view, &mut b).unwrap();
+            } else {
+                b.keep(id);
+            }
+        }
+        let types: Vec<&Type> = old.body.outputs.iter().map(|&v| old.ty(v)).collect();
+        for (&v, ty) in outputs.iter().zip(types) {
+            assert!(b.ty(v).compatible(ty), "{} decomposed, {ty} whole", b.ty(v));
+        }
+        let function = b.finish(outputs);
+        program.functions.insert("main".into(), function);
+        mil::verify(&program).unwrap();
+        One { program, inputs: self.inputs.clone() }
+    }
+
+    /// Runs in the given arithmetic.
+    pub(crate) fn run_in(&self, arithmetic: Arithmetic, states: &mut States) -> Vec<Array> {
+        let out = eval::run(&self.program, "main", arithmetic, &self.inputs, states).unwrap();
+        out.iter().map(|v| v.array().unwrap().as_ref().clone()).collect()
+    }
+}
+
+/// Asserts that the operation and its decomposition agree: within 1e-12 in exact arithmetic, within
+/// `tolerance` of exact arithmetic in single and within `half` in half precision. `states` are the
+/// contents before; those after are returned.
+pub(crate) fn assert_decomposes(one: &One, states: &States, half: f64) -> States {
+    let simple = one.decomposed();
+    let (mut whole_states, mut simple_states) = (states.clone(), states.clone());
+    let expected = one.run_in(Arithmetic::Exact, &mut whole_states);
+    let actual = simple.run_in(Arithmetic::Exact, &mut simple_states);
+    for (a, e) in actual.iter().zip(&expected) {
+        assert_close(a, e, 1e-12);
+    }
+    for (name, state) in &whole_states {
+        assert_close(&simple_states[name], state, 1e-12);
+    }
+    for (arithmetic, tolerance) in [(Arithmetic::F32, 1e-4), (Arithmetic::Fp16, half)] {
+        let actual = simple.run_in(arithmetic, &mut states.clone());
+        for (a, e) in actual.iter().zip(&expected) {
+            assert_close(a, e, tolerance);
+        }
+    }
+    whole_states
 }

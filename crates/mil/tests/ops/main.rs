@@ -4,4 +4,5 @@
 extern crate rigel_mil as mil;
 
 mod common;
+mod decompose;
 mod llm;

@@ -1,8 +1,12 @@
 //! Attention with grouped heads, over the rows at hand or over a key-value cache.
 
+use super::attention_in_mil::decompose;
 use crate::eval::{EvalCx, Value, dot};
+use crate::ops::emit::{Emit, value};
 use crate::ops::{Domain, Param, bytes, elements};
-use crate::{Cost, Dim, Effect, OpDef, OpError, OpView, TensorType, Type};
+use crate::{
+    Cost, Dim, Effect, FunctionBuilder, OpDef, OpError, OpView, TensorType, Type, ValueId,
+};
 
 /// Causal attention of grouped query heads (Ainslie et al. 2023), optionally over a cache, within a
 /// sliding window and with capped scores.
@@ -19,10 +23,10 @@ use crate::{Cost, Dim, Effect, OpDef, OpError, OpView, TensorType, Type};
 pub(in crate::ops) struct LlmAttention;
 
 /// The constant options.
-struct Options {
-    scale: f64,
-    window: Option<i64>,
-    softcap: Option<f64>,
+pub(super) struct Options {
+    pub(super) scale: f64,
+    pub(super) window: Option<i64>,
+    pub(super) softcap: Option<f64>,
 }
 
 impl Options {
@@ -191,6 +195,18 @@ impl OpDef for LlmAttention {
             }
         }
         Ok(vec![query.with_floats(out).into()])
+    }
+
+    fn is_composite(&self) -> bool {
+        true
+    }
+
+    fn decompose(
+        &self,
+        op: &OpView<'_>,
+        b: &mut FunctionBuilder<'_>,
+    ) -> Result<Vec<ValueId>, OpError> {
+        decompose(op, &Options::of(op)?, &mut Emit::new(b)).map(value)
     }
 
     /// Four flops for each query element and slot it could see (the whole cache, or `T` without);

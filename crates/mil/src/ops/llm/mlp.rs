@@ -2,8 +2,9 @@
 
 use super::weights::{eval_linear, linear_type};
 use crate::eval::{EvalCx, Value, functions};
+use crate::ops::emit::{Emit, value};
 use crate::ops::{Domain, Param, elements};
-use crate::{OpDef, OpError, OpView, Type};
+use crate::{Arg, FunctionBuilder, OpDef, OpError, OpKind, OpView, Type, ValueId};
 
 /// The gated feed-forward layer `down(act(gate x) * (up x))` (Shazeer 2020).
 ///
@@ -60,6 +61,37 @@ impl OpDef for LlmGatedMlp {
         let hidden = gate.floats()?.iter().zip(up.floats()?).map(|(&g, &u)| act(g) * u).collect();
         let y = eval_linear(&gate.with_floats(hidden), &*cx.array("down")?, None)?;
         Ok(vec![y.into()])
+    }
+
+    fn is_composite(&self) -> bool {
+        true
+    }
+
+    fn decompose(
+        &self,
+        op: &OpView<'_>,
+        b: &mut FunctionBuilder<'_>,
+    ) -> Result<Vec<ValueId>, OpError> {
+        let dtype = op.tensor("x")?.dtype;
+        let x = op.required("x")?.clone();
+        let activation = op.str("activation")?.unwrap_or_default();
+        let mut e = Emit::new(b);
+        let linear = |e: &mut Emit<'_, '_>, x: &Arg, name| {
+            let weight = e.plain_weight(op, name, dtype)?;
+            e.op(OpKind::Linear, [("x", x.clone()), ("weight", weight)])
+        };
+        let gate = linear(&mut e, &x, "gate")?;
+        let up = linear(&mut e, &x, "up")?;
+        let active = match activation {
+            "silu" => e.op(OpKind::Silu, [("x", gate)])?,
+            gelu => {
+                let exact = gelu == "gelu";
+                let mode = e.str(if exact { "EXACT" } else { "TANH_APPROXIMATION" });
+                e.op(OpKind::Gelu, [("x", gate), ("mode", mode)])?
+            }
+        };
+        let hidden = e.mul(&active, &up)?;
+        linear(&mut e, &hidden, "down").map(value)
     }
 
     /// Two flops for each weight and row; those of activation and product are not counted.

@@ -4,6 +4,7 @@
 //! in any storage format, block-quantised ones included; `positions` are `int32 [T]`.
 
 mod attention;
+mod attention_in_mil;
 mod mlp;
 mod norm;
 mod rope;

@@ -1,8 +1,9 @@
 //! Root-mean-square normalisation.
 
 use crate::eval::{EvalCx, Value};
+use crate::ops::emit::{Emit, value};
 use crate::ops::{Domain, Param, elements};
-use crate::{OpDef, OpError, OpView, Type};
+use crate::{FunctionBuilder, OpDef, OpError, OpKind, OpView, Type, ValueId};
 
 /// Root-mean-square normalisation over the last axis:
 /// `x / sqrt(mean(x^2) + epsilon) * weight` (Zhang and Sennrich 2019).
@@ -49,6 +50,31 @@ impl OpDef for LlmRmsNorm {
             out.extend(row.iter().zip(w).map(|(v, w)| v * scale * w));
         }
         Ok(vec![x.with_floats(out).into()])
+    }
+
+    fn is_composite(&self) -> bool {
+        true
+    }
+
+    fn decompose(
+        &self,
+        op: &OpView<'_>,
+        b: &mut FunctionBuilder<'_>,
+    ) -> Result<Vec<ValueId>, OpError> {
+        let x = op.required("x")?;
+        let dtype = op.tensor("x")?.dtype;
+        let epsilon = op.float("epsilon")?.unwrap_or(0.0);
+        let mut e = Emit::new(b);
+        let weight = e.plain_weight(op, "weight", dtype)?;
+        let square = e.mul(x, x)?;
+        let last = e.ints(&[-1]);
+        let keep = e.bool(true);
+        let mean =
+            e.op(OpKind::ReduceMean, [("x", square), ("axes", last), ("keep_dims", keep)])?;
+        let epsilon = e.scalar(dtype, epsilon)?;
+        let scale = e.op(OpKind::Rsqrt, [("x", mean), ("epsilon", epsilon)])?;
+        let normal = e.mul(x, &scale)?;
+        e.mul(&normal, &weight).map(value)
     }
 
     /// Four an element: square, sum, and two products.

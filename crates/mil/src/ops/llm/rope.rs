@@ -1,8 +1,11 @@
 //! Rotary position embedding.
 
+use tensor::DType;
+
 use crate::eval::{EvalCx, Value};
+use crate::ops::emit::{Emit, value};
 use crate::ops::{Domain, Param, elements};
-use crate::{OpDef, OpError, OpView, Type};
+use crate::{Arg, FunctionBuilder, OpDef, OpError, OpKind, OpView, Type, ValueId};
 
 /// Rotary position embedding (Su et al. 2021): rotates pairs of elements of each head by
 /// `positions[t] * inv_freq[i]`.
@@ -84,8 +87,70 @@ impl OpDef for LlmRope {
         Ok(vec![x.with_floats(out).into()])
     }
 
+    fn is_composite(&self) -> bool {
+        true
+    }
+
+    fn decompose(
+        &self,
+        op: &OpView<'_>,
+        b: &mut FunctionBuilder<'_>,
+    ) -> Result<Vec<ValueId>, OpError> {
+        let (x, positions) = (op.required("x")?, op.required("positions")?);
+        let ty = op.tensor("x")?;
+        let pairs = op.tensor("inv_freq")?.fixed_shape().map_or(0, |s| s[0]);
+        let width = ty.shape[3].fixed().ok_or_else(|| {
+            OpError::unsupported(format!("the size of a head of x {ty} is not known"))
+        })?;
+        let mut e = Emit::new(b);
+        let (cos, sin) = tables(&mut e, positions, op.required("inv_freq")?, ty.dtype)?;
+        let interleaved = op.bool_or("interleaved", false)?;
+        // The first elements of the pairs, then the second; strided if they alternate.
+        let (step, second) = if interleaved { (2, 1) } else { (1, pairs) };
+        let first = e.last_axis(x, 0, if interleaved { 2 * pairs } else { pairs }, step)?;
+        let second = e.last_axis(x, second, 2 * pairs, step)?;
+        let (a, c) = (e.mul(&first, &cos)?, e.mul(&second, &sin)?);
+        let (s, t) = (e.mul(&first, &sin)?, e.mul(&second, &cos)?);
+        let turned = [e.binary(OpKind::Sub, &a, &c)?, e.binary(OpKind::Add, &s, &t)?];
+        let axis = e.int(-1);
+        let rest =
+            if 2 * pairs < width { Some(e.last_axis(x, 2 * pairs, width, 1)?) } else { None };
+        let mut parts = turned.to_vec();
+        if interleaved {
+            let interleave = e.bool(true);
+            let values = ("values", Arg::List(parts));
+            let axis = ("axis", axis.clone());
+            parts = vec![e.op(OpKind::Concat, [values, axis, ("interleave", interleave)])?];
+        }
+        parts.extend(rest);
+        match <[Arg; 1]>::try_from(parts) {
+            Ok([whole]) => Ok(value(whole)),
+            Err(parts) => {
+                e.op(OpKind::Concat, [("values", Arg::List(parts)), ("axis", axis)]).map(value)
+            }
+        }
+    }
+
     /// Three flops an element; the tables of sines and cosines are not counted.
     fn flops(&self, _: &OpView<'_>, results: &[Type]) -> f64 {
         3.0 * elements(results)
     }
+}
+
+/// Cosines and sines of all angles, `[T, 1, R/2]` of `dtype`. The angles are of `fp32`: positions
+/// exceed what `fp16` holds exactly.
+fn tables(
+    e: &mut Emit<'_, '_>,
+    positions: &Arg,
+    inv_freq: &Arg,
+    dtype: DType,
+) -> Result<(Arg, Arg), OpError> {
+    let positions = e.cast(positions.clone(), DType::F32)?;
+    let behind = e.ints(&[1, 2]);
+    let column = e.op(OpKind::ExpandDims, [("x", positions), ("axes", behind)])?;
+    let inv_freq = e.cast(inv_freq.clone(), DType::F32)?;
+    let angles = e.mul(&column, &inv_freq)?;
+    let cos = e.op(OpKind::Cos, [("x", angles.clone())])?;
+    let sin = e.op(OpKind::Sin, [("x", angles)])?;
+    Ok((e.cast(cos, dtype)?, e.cast(sin, dtype)?))
 }

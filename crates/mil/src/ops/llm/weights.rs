@@ -3,8 +3,9 @@
 use tensor::DType;
 
 use crate::eval::{Array, Data, EvalCx, Value, matmul_nt};
+use crate::ops::emit::{Emit, value};
 use crate::ops::{Domain, Param, bytes, elements};
-use crate::{Cost, OpDef, OpError, OpView, TensorType, Type};
+use crate::{Cost, FunctionBuilder, OpDef, OpError, OpKind, OpView, TensorType, Type, ValueId};
 
 /// `x weight^T + bias`: a linear layer whose weight may be block-quantised.
 ///
@@ -36,6 +37,26 @@ impl OpDef for LlmLinear {
         let (x, weight, bias) = (cx.array("x")?, cx.array("weight")?, cx.opt_array("bias")?);
         let bias = bias.as_deref().map(Array::floats).transpose()?;
         Ok(vec![eval_linear(&x, &weight, bias)?.into()])
+    }
+
+    fn is_composite(&self) -> bool {
+        true
+    }
+
+    fn decompose(
+        &self,
+        op: &OpView<'_>,
+        b: &mut FunctionBuilder<'_>,
+    ) -> Result<Vec<ValueId>, OpError> {
+        let dtype = op.tensor("x")?.dtype;
+        let x = op.required("x")?.clone();
+        let mut e = Emit::new(b);
+        let weight = e.plain_weight(op, "weight", dtype)?;
+        let mut args = vec![("x", x), ("weight", weight)];
+        if op.arg("bias").is_some() {
+            args.push(("bias", e.plain_weight(op, "bias", dtype)?));
+        }
+        e.op(OpKind::Linear, args).map(value)
     }
 
     fn flops(&self, op: &OpView<'_>, results: &[Type]) -> f64 {
@@ -152,6 +173,27 @@ impl OpDef for LlmEmbedding {
         Ok(vec![Array { dtype, shape, data: Data::Float(values) }.into()])
     }
 
+    fn is_composite(&self) -> bool {
+        true
+    }
+
+    fn decompose(
+        &self,
+        op: &OpView<'_>,
+        b: &mut FunctionBuilder<'_>,
+    ) -> Result<Vec<ValueId>, OpError> {
+        let dtype = float_dtype(op)?;
+        let ids = op.required("ids")?.clone();
+        let mut e = Emit::new(b);
+        // Floats are converted after the rows are chosen, which are few; blocks cannot be.
+        let stored = op.tensor("weight")?.dtype;
+        let table = if stored.is_float() { stored } else { dtype };
+        let table = e.plain_weight(op, "weight", table)?;
+        let axis = e.int(0);
+        let rows = e.op(OpKind::Gather, [("x", table), ("indices", ids), ("axis", axis)])?;
+        e.cast(rows, dtype).map(value)
+    }
+
     /// No flops; only the rows in question are read.
     fn cost(&self, op: &OpView<'_>, results: &[Type]) -> Cost {
         let bits = op.tensor("weight").map_or(0.0, |w| w.dtype.bits());
@@ -190,5 +232,19 @@ impl OpDef for LlmDequantize {
         let x = cx.array("x")?;
         let values = x.floats()?.to_vec();
         Ok(vec![Array { dtype, shape: x.shape.clone(), data: Data::Float(values) }.into()])
+    }
+
+    fn is_composite(&self) -> bool {
+        true
+    }
+
+    fn decompose(
+        &self,
+        op: &OpView<'_>,
+        b: &mut FunctionBuilder<'_>,
+    ) -> Result<Vec<ValueId>, OpError> {
+        let mut e = Emit::new(b);
+        let plain = e.plain_weight(op, "x", float_dtype(op)?)?;
+        e.op(OpKind::Identity, [("x", plain)]).map(value)
     }
 }
