@@ -30,6 +30,47 @@ pub enum Payload {
 }
 
 impl Payload {
+    /// As [`Literal::check`].
+    fn check(&self, ty: &Type, weights: &WeightStore) -> Result<(), OpError> {
+        let mismatch =
+            |what: String| Err(OpError::invalid(format!("a constant of type {ty} holds {what}")));
+        let tensor = |t: &Tensor| {
+            let own = TensorType::new(t.dtype(), t.shape().iter().copied());
+            let same = ty.as_tensor().is_some_and(|ty| ty.compatible(&own));
+            if same { Ok(()) } else { mismatch(own.to_string()) }
+        };
+        match (self, ty) {
+            (Payload::Tensor(t), _) => tensor(t),
+            (Payload::Weight(id), _) => match weights.get(*id) {
+                Some(weight) => tensor(&weight.tensor),
+                None => mismatch(format!("{id}, which is not in the store")),
+            },
+            (Payload::Strings(strings), Type::Tensor(t)) if t.dtype == DType::Str => {
+                let count = t.fixed_shape().map(|s| tensor::element_count(&s));
+                match count {
+                    Some(n) if n != Some(strings.len()) => {
+                        mismatch(format!("{} strings", strings.len()))
+                    }
+                    _ => Ok(()),
+                }
+            }
+            (Payload::Items(items), Type::List(item, n)) if n.is_none_or(|n| n == items.len()) => {
+                items.iter().try_for_each(|p| p.check(item, weights))
+            }
+            (Payload::Items(items), Type::Tuple(types)) if items.len() == types.len() => {
+                items.iter().zip(types).try_for_each(|(p, ty)| p.check(ty, weights))
+            }
+            (Payload::Entries(entries), Type::Dict(key, value)) => {
+                entries.iter().try_for_each(|(k, v)| {
+                    k.check(key, weights).and_then(|()| v.check(value, weights))
+                })
+            }
+            (Payload::Strings(_), _) => mismatch("strings".into()),
+            (Payload::Items(items), _) => mismatch(format!("{} items", items.len())),
+            (Payload::Entries(_), _) => mismatch("entries".into()),
+        }
+    }
+
     /// Calls `f` on this payload and all inside of it.
     pub fn for_each<'a>(&'a self, f: &mut dyn FnMut(&'a Payload)) {
         f(self);
@@ -114,6 +155,14 @@ impl Literal {
         let tensor = &weight.tensor;
         let ty = TensorType::new(tensor.dtype(), tensor.shape().iter().copied());
         Ok(Literal { ty: ty.into(), payload: Payload::Weight(id) })
+    }
+
+    /// Checks that the value has the type, and that the weights it refers to exist.
+    ///
+    /// # Errors
+    /// The first that does not.
+    pub fn check(&self, weights: &WeightStore) -> Result<(), OpError> {
+        self.payload.check(&self.ty, weights)
     }
 
     /// The tensor behind an immediate or a weight; `None` for strings and compound values.

@@ -64,7 +64,7 @@ pub struct Function {
 /// What is known of a value.
 #[derive(Clone, Debug)]
 pub struct ValueData {
-    /// Its name, unique in the function.
+    /// Its name, unique among the values visible where it is.
     pub name: String,
     /// Its type.
     pub ty: Type,
@@ -272,7 +272,8 @@ impl Function {
     pub fn describe(&self, op: OpId) -> String {
         let operation = &self.ops[op];
         let name = operation.attributes.get("name").and_then(Literal::as_str);
-        let name = name.or_else(|| operation.outputs.first().map(|&v| &*self.values[v].name));
+        let first = operation.outputs.first().and_then(|&v| self.values.get(v));
+        let name = name.or_else(|| first.map(|data| &*data.name));
         format!("{} \"{}\"", operation.kind.name(), name.unwrap_or(""))
     }
 }

@@ -89,6 +89,18 @@ impl TensorType {
         self.shape.iter().map(Dim::fixed).collect()
     }
 
+    /// As [`Type::refined`].
+    fn refined(&self, other: &TensorType) -> Option<TensorType> {
+        if self.dtype != other.dtype || self.rank() != other.rank() {
+            return None;
+        }
+        let dims = self.shape.iter().zip(&other.shape).map(|(a, b)| match (a, b) {
+            (Dim::Unknown, d) | (d, Dim::Unknown) => Some(d.clone()),
+            (a, b) => (a == b).then(|| a.clone()),
+        });
+        Some(TensorType { dtype: self.dtype, shape: dims.collect::<Option<_>>()? })
+    }
+
     /// Same element type and rank, and dimensions that may be equal.
     pub fn compatible(&self, other: &TensorType) -> bool {
         self.dtype == other.dtype
@@ -150,6 +162,38 @@ impl Type {
             }
             (Type::Dict(k, v), Type::Dict(l, w)) => k.compatible(l) && v.compatible(w),
             _ => false,
+        }
+    }
+
+    /// The more precise of two types of the same value; `None` if they contradict each other: in
+    /// form, element type or rank, or in two sizes neither of which is unknown.
+    pub fn refined(&self, other: &Type) -> Option<Type> {
+        Some(match (self, other) {
+            (Type::Tensor(a), Type::Tensor(b)) => Type::Tensor(a.refined(b)?),
+            (Type::State(a), Type::State(b)) => Type::State(a.refined(b)?),
+            (Type::List(a, n), Type::List(b, m)) if n.is_none() || m.is_none() || n == m => {
+                Type::List(Box::new(a.refined(b)?), n.or(*m))
+            }
+            (Type::Tuple(a), Type::Tuple(b)) if a.len() == b.len() => {
+                Type::Tuple(a.iter().zip(b).map(|(a, b)| a.refined(b)).collect::<Option<_>>()?)
+            }
+            (Type::Dict(k, v), Type::Dict(l, w)) => {
+                Type::Dict(Box::new(k.refined(l)?), Box::new(v.refined(w)?))
+            }
+            _ => return None,
+        })
+    }
+
+    /// Calls `f` on every tensor type inside.
+    pub fn for_each_tensor(&self, f: &mut dyn FnMut(&TensorType)) {
+        match self {
+            Type::Tensor(t) | Type::State(t) => f(t),
+            Type::List(item, _) => item.for_each_tensor(f),
+            Type::Tuple(items) => items.iter().for_each(|t| t.for_each_tensor(f)),
+            Type::Dict(k, v) => {
+                k.for_each_tensor(f);
+                v.for_each_tensor(f);
+            }
         }
     }
 

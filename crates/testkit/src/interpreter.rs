@@ -63,9 +63,7 @@ impl Runnable for Interpreted {
         let sizes = self.bind(function, inputs)?;
         let key = (function.to_owned(), sizes);
         if !self.specialized.contains_key(&key) {
-            let special = self.program.functions[function].specialize(&key.1)?;
-            let mut program = self.program.clone();
-            program.functions = [(function.to_owned(), special)].into();
+            let program = self.program.specialize_function(function, &key.1)?;
             self.specialized.insert(key.clone(), program);
         }
         let program = &self.specialized[&key];

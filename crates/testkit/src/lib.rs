@@ -5,6 +5,7 @@ mod cases;
 mod close;
 mod dirs;
 mod interpreter;
+mod random;
 pub mod seeded;
 mod weights;
 
@@ -15,4 +16,5 @@ pub use close::{
 };
 pub use dirs::{fixtures_dir, shared_dir, workspace_dir};
 pub use interpreter::InterpreterBackend;
+pub use random::{RandomProgram, random_program};
 pub use weights::seeded_tensor;

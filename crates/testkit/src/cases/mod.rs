@@ -26,6 +26,18 @@ mod tests {
     }
 
     #[test]
+    fn every_operation_of_the_dialect_has_one() {
+        let cases = cases();
+        let used = |kind| {
+            let functions = cases.iter().flat_map(|c| c.program.functions.values());
+            functions.flat_map(|f| f.ops.values()).any(|op| op.kind == kind)
+        };
+        for &kind in mil::ops::OPS.iter().filter(|k| k.name().starts_with("llm.")) {
+            assert!(used(kind), "{}", kind.name());
+        }
+    }
+
+    #[test]
     fn single_precision_stays_within_the_tolerance() {
         let backend = InterpreterBackend::new(Arithmetic::F32);
         let failures: Vec<String> =
