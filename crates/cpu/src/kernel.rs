@@ -1,5 +1,6 @@
 //! The seam between a plan and the code of its steps: kernels over operands' bytes.
 
+use bytemuck::AnyBitPattern;
 use exec::State;
 use kernels::Pool;
 use mil::{OpError, ValueId};
@@ -134,17 +135,23 @@ impl From<Native> for Binding {
     }
 }
 
-/// `bytes` as `fp32`. The plan aligns every operand for its type.
+/// `bytes` as numbers. The plan aligns every operand for its type; an empty slice, which stands for
+/// what is computed in place, needs no alignment.
+fn numbers<T: AnyBitPattern>(bytes: &[u8]) -> &[T] {
+    if bytes.is_empty() { &[] } else { bytemuck::cast_slice(bytes) }
+}
+
+/// `bytes` as `fp32`.
 pub(crate) fn f32s(bytes: &[u8]) -> &[f32] {
-    bytemuck::cast_slice(bytes)
+    numbers(bytes)
 }
 
 /// `bytes` as `fp32`, to write.
 pub(crate) fn f32s_mut(bytes: &mut [u8]) -> &mut [f32] {
-    bytemuck::cast_slice_mut(bytes)
+    if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
 }
 
 /// `bytes` as `int32`.
 pub(crate) fn i32s(bytes: &[u8]) -> &[i32] {
-    bytemuck::cast_slice(bytes)
+    numbers(bytes)
 }

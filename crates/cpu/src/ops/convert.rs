@@ -1,8 +1,10 @@
-//! Conversion between half and single precision.
+//! Conversion between number types.
 
 use mil::OpError;
+use tensor::DType;
 
-use crate::kernel::{Kernel, RunCx, f32s, f32s_mut};
+use crate::kernel::{Binding, Kernel, Native, RunCx, f32s, f32s_mut, i32s};
+use crate::op_cx::{Bind, OpCx};
 
 /// `fp16` to `fp32`.
 pub(crate) struct Widen;
@@ -30,6 +32,53 @@ impl Kernel for Narrow {
         outs: &mut [&mut [u8]],
     ) -> Result<(), OpError> {
         kernels::narrow(cx.pool, f32s(ins[0]), bytemuck::cast_slice_mut(outs[0]));
+        Ok(())
+    }
+}
+
+/// Binds `cast`.
+pub(crate) fn cast(cx: &mut OpCx<'_>) -> Bind<Binding> {
+    let x = cx.get("x")?;
+    let (to, _) = cx.result(0)?;
+    Ok(match (x.dtype, to) {
+        (from, to) if from == to => Binding::View { of: x, offsets: vec![0] },
+        // Widening a value for a kernel, or narrowing its result, is all there is to do.
+        (DType::F16, DType::F32) | (DType::F32, DType::F16) => {
+            let x = cx.float("x")?;
+            Native::floats(Copy, vec![x]).into()
+        }
+        (DType::I32, DType::F32) => Native::floats(IntToFloat, vec![x]).into(),
+        (from, to) => return Err(format!("from {from} to {to}").into()),
+    })
+}
+
+/// Hands single precision on.
+struct Copy;
+
+impl Kernel for Copy {
+    fn in_place(&self) -> &'static [usize] {
+        &[0]
+    }
+
+    fn run(
+        &self,
+        cx: &mut RunCx<'_>,
+        ins: &[&[u8]],
+        outs: &mut [&mut [u8]],
+    ) -> Result<(), OpError> {
+        if cx.in_place.is_none() {
+            outs[0].copy_from_slice(ins[0]);
+        }
+        Ok(())
+    }
+}
+
+/// `int32` to `fp32`, rounded to nearest.
+struct IntToFloat;
+
+impl Kernel for IntToFloat {
+    fn run(&self, _: &mut RunCx<'_>, ins: &[&[u8]], outs: &mut [&mut [u8]]) -> Result<(), OpError> {
+        f32s_mut(outs[0]).iter_mut().zip(i32s(ins[0])).for_each(|(o, &i)| *o = i as f32);
         Ok(())
     }
 }

@@ -6,8 +6,13 @@ use kernels::Pool;
 
 pub(crate) mod attention;
 pub(crate) mod convert;
+pub(crate) mod elementwise;
+pub(crate) mod layout;
 pub(crate) mod linear;
+pub(crate) mod matmul;
 pub(crate) mod norm;
+pub(crate) mod reduce;
+mod strided;
 
 /// Below this many elements the threads are not worth waking.
 const WORTH_THREADS: usize = 1 << 14;

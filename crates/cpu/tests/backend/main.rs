@@ -2,3 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod cases;
+mod errors;
+mod tiny;
+mod transformer;
