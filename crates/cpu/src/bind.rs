@@ -71,7 +71,21 @@ pub(crate) fn bind(cx: &mut OpCx<'_>) -> Bind<Binding> {
         Concat | Stack => return layout::concat(cx),
         Gather => return layout::gather(cx),
 
-        _ => Err("no native kernel".into()),
+        // Constants are operands, not steps.
+        Const
+        // What is left to the interpreter whatever its arguments.
+        | ConstexprBlockwiseShiftScale
+        | FloorDiv | Mod
+        | Equal | NotEqual | Less | LessEqual | Greater | GreaterEqual
+        | LogicalAnd | LogicalOr | LogicalXor | LogicalNot
+        | Erf | Sign | Softplus | Tan
+        | ReduceL1Norm | ReduceL2Norm | ReduceLogSumExp | ReduceProd
+        | ReduceArgmax | ReduceArgmin
+        | ScaledDotProductAttention | Conv
+        | GatherAlongAxis | Scatter | Shape | Fill | Range1d | Tile | Pad
+        | SliceUpdate | Select | Topk | ReadState | WriteState => {
+            Err("no native kernel".into())
+        }
     };
     narrowable(cx, native?).map(Binding::from)
 }

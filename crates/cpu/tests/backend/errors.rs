@@ -22,7 +22,8 @@ fn an_unknown_function() {
 #[test]
 fn inputs_that_do_not_fit() {
     let good = || tiny::inputs(&[1, 2, 3], 0);
-    let cases: [(&str, &dyn Fn(&mut Tensors), &str); 4] = [
+    type Change<'a> = &'a dyn Fn(&mut Tensors);
+    let cases: [(&str, Change<'_>, &str); 4] = [
         ("missing", &|i| drop(i.remove("ids")), "input ids: is missing"),
         (
             "superfluous",
