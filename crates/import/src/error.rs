@@ -121,9 +121,16 @@ impl fmt::Display for ImportError {
         if self.kind != ErrorKind::Io {
             write!(f, "{}: ", self.kind)?;
         }
-        f.write_str(&one_line(&self.message))
+        let message = one_line(&self.message);
+        match message.char_indices().nth(MAX_MESSAGE) {
+            Some((cut, _)) => write!(f, "{}…", &message[..cut]),
+            None => f.write_str(&message),
+        }
     }
 }
+
+/// Characters of a message that are shown; libraries quote what they find in a file.
+const MAX_MESSAGE: usize = 1000;
 
 /// A name out of a file, fit for one line of a message: escaped, and cut when absurdly long.
 pub(crate) fn quoted(name: &str) -> String {
@@ -150,6 +157,8 @@ mod tests {
         assert_eq!(e.to_string(), "m: cannot read: disk on fire");
         let long =
             ImportError::unsupported(Path::new("m"), "no").key(&"k".repeat(5000)).to_string();
+        let quoting = ImportError::invalid(Path::new("m"), "x".repeat(5000)).to_string();
+        assert!(quoting.len() < 1100 && quoting.ends_with("xxx…"), "{quoting}");
         assert!(long.len() < 200 && long.ends_with("…: unsupported: no"), "{long}");
     }
 }

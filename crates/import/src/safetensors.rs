@@ -21,6 +21,8 @@ use crate::{ImportError, Result};
 
 /// The format's own bound on the header, in bytes.
 const MAX_HEADER: u64 = 100_000_000;
+/// Beyond every tensor of a model; keeps messages that show a shape short.
+const MAX_DIMS: usize = 16;
 /// The one key of the header that is no tensor.
 const METADATA: &str = "__metadata__";
 /// The header is padded to a multiple of this many bytes.
@@ -184,6 +186,9 @@ fn locate(
     file_len: usize,
 ) -> std::result::Result<TensorInfo, String> {
     let [start, end] = raw.data_offsets;
+    if raw.shape.len() > MAX_DIMS {
+        return Err(format!("{} dimensions, at most {MAX_DIMS}", raw.shape.len()));
+    }
     if start > end {
         return Err(format!("data offsets {start} to {end} run backwards"));
     }

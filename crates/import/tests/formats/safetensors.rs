@@ -158,6 +158,9 @@ fn broken_headers() {
         assert!(message(&e).contains(expected), "{header}: {e}");
         assert_eq!(e.kind, ErrorKind::Invalid);
     }
+    let many = format!("[{}1]", "1,".repeat(16));
+    let e = read(&file(&format!("{{{}}}", t("a", "U8", &many, 0, 1)), 1)).unwrap_err();
+    assert!(message(&e).ends_with("17 dimensions, at most 16"), "{e}");
     let huge = [u64::MAX.to_le_bytes().as_slice(), b"{}"].concat();
     assert_eq!(read(&huge).unwrap_err().kind, ErrorKind::Limit);
     let beyond = [50u64.to_le_bytes().as_slice(), b"{}"].concat();
