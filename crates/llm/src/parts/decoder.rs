@@ -1,0 +1,113 @@
+//! The whole decoder, and the three functions that make it a program.
+
+use std::collections::BTreeMap;
+
+use mil::{
+    Dim, Function, FunctionBuilder, Literal, OpKind, Opset, Program, Result, TensorType, Type,
+    ValueId,
+};
+use tensor::{DType, WeightStore};
+
+use super::attention::Cache;
+use super::{Block, Embedding, Head};
+use crate::interface;
+
+/// A decoder-only language model.
+#[derive(Clone, Debug)]
+pub(crate) struct Decoder {
+    /// Before the first block.
+    pub(crate) embedding: Embedding,
+    /// In order.
+    pub(crate) blocks: Vec<Block>,
+    /// After the last block.
+    pub(crate) head: Head,
+}
+
+/// What distinguishes a program's functions.
+struct Shape {
+    name: &'static str,
+    /// Tokens of one call.
+    tokens: Dim,
+    /// Whether keys and values are kept for later calls.
+    cached: bool,
+    /// Whether only the last token's logits are wanted.
+    last_only: bool,
+}
+
+impl Decoder {
+    /// The verified program over `weights`, its cache of element type `cache`; see
+    /// [`crate::interface`].
+    pub(crate) fn program(&self, mut weights: WeightStore, cache: DType) -> Result<Program> {
+        let seq = Dim::symbol(interface::SEQ);
+        let shapes = [
+            Shape { name: interface::PREFILL, tokens: seq.clone(), cached: true, last_only: true },
+            Shape {
+                name: interface::DECODE,
+                tokens: Dim::Fixed(1),
+                cached: true,
+                last_only: false,
+            },
+            Shape { name: interface::SCORE, tokens: seq, cached: false, last_only: false },
+        ];
+        let mut functions = BTreeMap::new();
+        for shape in shapes {
+            functions.insert(shape.name.to_owned(), self.function(&shape, &mut weights, cache)?);
+        }
+        let program = Program { functions, weights, ..Program::default() };
+        mil::verify(&program)?;
+        Ok(program)
+    }
+
+    fn function(&self, shape: &Shape, weights: &mut WeightStore, cache: DType) -> Result<Function> {
+        let mut builder = FunctionBuilder::new(shape.name, Opset::Ios18, weights);
+        let b = &mut builder;
+        let tokens = &shape.tokens;
+        let ids = TensorType::new(DType::I32, [Dim::Fixed(1), tokens.clone()]);
+        let ids = b.input(interface::IDS, ids);
+        let positions =
+            b.input(interface::POSITIONS, TensorType::new(DType::I32, [tokens.clone()]));
+        let caches: Vec<Option<Cache>> = self
+            .blocks
+            .iter()
+            .enumerate()
+            .map(|(layer, block)| shape.cached.then(|| cache_inputs(b, block, layer, cache)))
+            .collect();
+        let mut x = self.embedding.apply(b, ids, positions)?;
+        for (layer, (block, cache)) in self.blocks.iter().zip(caches).enumerate() {
+            x = block.apply(b, x, positions, cache, &format!("layer_{layer}"))?;
+        }
+        if shape.last_only {
+            x = last_token(b, x)?;
+        }
+        let logits = self.head.apply(b, x)?;
+        b.rename(logits, interface::LOGITS);
+        Ok(builder.finish(vec![logits]))
+    }
+}
+
+/// The states of a layer as parameters of the function.
+fn cache_inputs(b: &mut FunctionBuilder<'_>, block: &Block, layer: usize, dtype: DType) -> Cache {
+    let shape = [
+        Dim::Fixed(1),
+        Dim::Fixed(block.attention.kv_heads),
+        Dim::symbol(interface::CONTEXT),
+        Dim::Fixed(block.attention.head_dim),
+    ];
+    let ty = TensorType::new(dtype, shape);
+    Cache {
+        key: b.input(&interface::key_cache(layer), Type::State(ty.clone())),
+        value: b.input(&interface::value_cache(layer), Type::State(ty)),
+    }
+}
+
+/// The last row of `x` `[1, T, d]`: `[1, 1, d]`.
+fn last_token(b: &mut FunctionBuilder<'_>, x: ValueId) -> Result<ValueId> {
+    b.op(OpKind::SliceByIndex)
+        .arg("x", x)
+        .arg("begin", Literal::vector(&[0i32, -1, 0]))
+        .arg("end", Literal::vector(&[0i32, 0, 0]))
+        .arg("begin_mask", Literal::bool_vector(&[true, false, true]))
+        .arg("end_mask", Literal::bool_vector(&[true, true, true]))
+        .name("last_token")
+        .result()
+}

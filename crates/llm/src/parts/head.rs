@@ -1,0 +1,31 @@
+//! From the last block's output to logits.
+
+use mil::{FunctionBuilder, Literal, OpKind, Result, ValueId};
+
+use super::{Linear, Norm};
+
+/// The output layer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    /// Over the last block's output.
+    pub(crate) norm: Norm,
+    /// `[vocab, d]`; the embedding's weight where the two are tied.
+    pub(crate) output: Linear,
+    /// `c` in `c * tanh(logit / c)`.
+    pub(crate) softcap: Option<f32>,
+}
+
+impl Head {
+    /// The logits `[1, T, vocab]` of `x` `[1, T, d]`.
+    pub(crate) fn apply(&self, b: &mut FunctionBuilder<'_>, x: ValueId) -> Result<ValueId> {
+        let x = self.norm.apply(b, x, "final_norm")?;
+        let Some(cap) = self.softcap else { return self.output.apply(b, x, "logits") };
+        let x = self.output.apply(b, x, "logits_uncapped")?;
+        let mul = |b: &mut FunctionBuilder<'_>, x, by: f32, name: &str| {
+            b.op(OpKind::Mul).arg("x", x).arg("y", Literal::scalar(by)).name(name).result()
+        };
+        let x = mul(b, x, cap.recip(), "logits_scaled")?;
+        let x = b.op(OpKind::Tanh).arg("x", x).name("logits_squashed").result()?;
+        mul(b, x, cap, "logits")
+    }
+}
