@@ -1,13 +1,15 @@
 //! Language models over MIL programs: tokenizers, chat templates, architectures, generation.
 
+mod arch;
 mod error;
 pub mod eval;
 pub mod generate;
 pub mod interface;
 mod model;
+mod parts;
 pub mod sample;
 pub mod tokenizer;
 
 pub use error::{Error, Result};
-pub use model::ModelConfig;
+pub use model::{Inspection, LoadOptions, Model, ModelConfig, Problem, TensorSummary, inspect};
 pub use tokenizer::Tokenizer;

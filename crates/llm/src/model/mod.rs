@@ -1,5 +1,114 @@
-//! Models: what they are.
+//! A loaded model: what it is, and the program that computes it.
 
 mod config;
+mod inspect;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use import::ModelFile;
+use mil::Program;
+use tensor::DType;
 
 pub use config::ModelConfig;
+pub use inspect::{Inspection, Problem, TensorSummary, inspect};
+
+use crate::arch::Planned;
+use crate::{Error, Result, interface};
+
+/// How a model is loaded.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct LoadOptions {
+    /// Element type of the key-value cache: fp16, or fp32 where results must be exact.
+    pub cache_dtype: DType,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        LoadOptions { cache_dtype: DType::F16 }
+    }
+}
+
+/// A model of any supported file, as a program.
+#[derive(Clone, Debug)]
+pub struct Model {
+    file: ModelFile,
+    config: ModelConfig,
+    options: LoadOptions,
+    program: Program,
+}
+
+impl Model {
+    /// Loads the model in a file or directory; see [`import::open`] for what those can be.
+    ///
+    /// Weights stay in the mapped file wherever its layout serves. New memory is taken for GPT-2's
+    /// matrices in Hugging Face checkpoints, which are transposed there, for int8 llama2.c files, and
+    /// for vectors that are not fp32 or that lack an offset.
+    ///
+    /// # Errors
+    /// `invalid` for a file that breaks its format or lacks something, `unsupported` for an
+    /// architecture, setting or type that Rigel does not implement.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self> {
+        Self::load_with(path, LoadOptions::default())
+    }
+
+    /// As [`Model::load`], with options.
+    ///
+    /// # Errors
+    /// As [`Model::load`], and when the cache's type is none of floats.
+    pub fn load_with(path: impl AsRef<Path>, options: LoadOptions) -> Result<Self> {
+        Self::from_file(import::open(path)?, options)
+    }
+
+    /// The model in an open file.
+    ///
+    /// # Errors
+    /// As [`Model::load_with`].
+    pub fn from_file(file: ModelFile, options: LoadOptions) -> Result<Self> {
+        let planned = Planned::new(&file)?;
+        let config = planned.config();
+        let built = planned.build()?;
+        let program = built.decoder.program(built.weights, options.cache_dtype)?;
+        Ok(Model { file, config, options, program })
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &ModelFile {
+        &self.file
+    }
+
+    /// What the model is.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// The program, its symbols free; see [`crate::interface`].
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// The program with a cache of `context` slots.
+    ///
+    /// # Errors
+    /// When `context` is 0 or more than the model was made for.
+    pub fn specialize(&self, context: usize) -> Result<Program> {
+        let max = self.config.max_context;
+        if context == 0 || context > max {
+            let why = format!("context of {context} tokens; this model takes 1 to {max}");
+            return Err(Error::limit(why));
+        }
+        let sizes = BTreeMap::from([(interface::CONTEXT.to_owned(), context)]);
+        let mut program = self.program.clone();
+        for function in program.functions.values_mut() {
+            *function = function.specialize(&sizes)?;
+        }
+        Ok(program)
+    }
+
+    /// Bytes of the key-value cache for `context` tokens.
+    pub fn kv_cache_bytes(&self, context: usize) -> usize {
+        let ModelConfig { layers, kv_heads, head_dim, .. } = self.config;
+        let elements = layers.saturating_mul(2 * kv_heads * head_dim).saturating_mul(context);
+        self.options.cache_dtype.byte_len(elements).unwrap_or(usize::MAX)
+    }
+}

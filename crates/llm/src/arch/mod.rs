@@ -1,0 +1,157 @@
+//! The architectures: one file a family, one line each in [`ARCHS`].
+
+mod dims;
+mod gemma3;
+mod gguf_settings;
+mod gpt2;
+mod hf_settings;
+mod llama;
+mod part_names;
+mod qwen2;
+mod qwen3;
+mod rope_settings;
+mod weights;
+
+use import::ModelFile;
+use tensor::WeightStore;
+
+pub(crate) use dims::Dims;
+pub(crate) use gguf_settings::GgufSettings;
+pub(crate) use hf_settings::{HfSettings, RopeKeys};
+pub(crate) use part_names::{HfNames, Part};
+pub(crate) use rope_settings::RopeSettings;
+pub(crate) use weights::{LinearShape, Weights};
+
+use crate::parts::Decoder;
+use crate::{Error, ModelConfig, Result};
+
+/// Every architecture.
+const ARCHS: &[&Arch] = &[&gemma3::ARCH, &gpt2::ARCH, &llama::ARCH, &qwen2::ARCH, &qwen3::ARCH];
+
+/// An architecture: which files are its own, and how to read them.
+pub(crate) struct Arch {
+    /// The name users see.
+    name: &'static str,
+    /// Values of GGUF's `general.architecture`.
+    gguf: &'static [&'static str],
+    /// Values of `model_type` in Hugging Face configurations.
+    hf: &'static [&'static str],
+    /// Whether llama2.c checkpoints are of this architecture.
+    llama2c: bool,
+    /// Names of weights in Hugging Face checkpoints.
+    names: &'static HfNames,
+    /// Reads the settings.
+    plan: fn(&ModelFile) -> Result<Plan>,
+}
+
+/// A model's settings, understood; the weights are still to be read.
+pub(crate) struct Plan {
+    /// Dimensions.
+    pub(crate) dims: Dims,
+    /// The widest window of sliding layers.
+    pub(crate) window: Option<usize>,
+    /// Whether the output layer is the embedding.
+    pub(crate) tied: bool,
+    /// What the file asks for and Rigel does not do.
+    pub(crate) refused: Vec<String>,
+    /// Takes the weights.
+    pub(crate) build: Box<dyn FnOnce(&mut Weights<'_>) -> Result<Decoder>>,
+}
+
+/// Everything a program is made of.
+pub(crate) struct Built {
+    /// The parts.
+    pub(crate) decoder: Decoder,
+    /// Their weights.
+    pub(crate) weights: WeightStore,
+}
+
+/// A model file whose architecture is known.
+pub(crate) struct Planned<'f> {
+    file: &'f ModelFile,
+    arch: &'static Arch,
+    plan: Plan,
+}
+
+impl<'f> Planned<'f> {
+    /// Finds the architecture of `file` and reads its settings.
+    ///
+    /// # Errors
+    /// `unsupported` for an unknown architecture, `invalid` for settings that are missing or wrong.
+    pub(crate) fn new(file: &'f ModelFile) -> Result<Self> {
+        let arch = find(file)?;
+        Ok(Planned { file, arch, plan: (arch.plan)(file)? })
+    }
+
+    /// What the model is.
+    pub(crate) fn config(&self) -> ModelConfig {
+        let Plan { dims, window, tied, .. } = &self.plan;
+        ModelConfig {
+            arch: self.arch.name,
+            name: given_name(self.file),
+            parameters: Weights::new(self.file, self.arch.names).parameters(*tied),
+            layers: dims.layers,
+            width: dims.width,
+            feed_forward: dims.feed_forward,
+            heads: dims.heads,
+            kv_heads: dims.kv_heads,
+            head_dim: dims.head_dim,
+            vocab: dims.vocab,
+            max_context: dims.max_context,
+            window: *window,
+            tied: *tied,
+        }
+    }
+
+    /// What the file asks for and Rigel does not do.
+    pub(crate) fn refused(&self) -> &[String] {
+        &self.plan.refused
+    }
+
+    /// Takes the weights.
+    ///
+    /// # Errors
+    /// When something was refused, or a weight is missing, misshapen, of an unsupported type or one
+    /// too many.
+    pub(crate) fn build(self) -> Result<Built> {
+        let Planned { file, arch, plan } = self;
+        if !plan.refused.is_empty() {
+            let what = plan.refused.join("; ");
+            return Err(Error::unsupported(file.path(), format!("{}: {what}", arch.name)));
+        }
+        let mut weights = Weights::new(file, arch.names);
+        let decoder = (plan.build)(&mut weights)?;
+        let weights = weights.finish(arch.name, plan.tied)?;
+        Ok(Built { decoder, weights })
+    }
+}
+
+fn find(file: &ModelFile) -> Result<&'static Arch> {
+    let (name, has): (String, fn(&Arch, &str) -> bool) = match file {
+        ModelFile::Gguf(m) => {
+            let name: &str = m.metadata().get("general.architecture")?;
+            (name.to_owned(), |arch, name| arch.gguf.contains(&name))
+        }
+        ModelFile::HuggingFace(m) => (m.get("model_type")?, |arch, name| arch.hf.contains(&name)),
+        ModelFile::Llama2c(_) => ("llama2.c".to_owned(), |arch, _| arch.llama2c),
+    };
+    ARCHS.iter().copied().find(|arch| has(arch, &name)).ok_or_else(|| {
+        let known: Vec<&str> = match file {
+            ModelFile::HuggingFace(_) => ARCHS.iter().flat_map(|a| a.hf).copied().collect(),
+            _ => ARCHS.iter().flat_map(|a| a.gguf).copied().collect(),
+        };
+        let why = format!("architecture {name:?}; there are {}", known.join(", "));
+        Error::unsupported(file.path(), why)
+    })
+}
+
+/// The name that the file's maker gave the model.
+fn given_name(file: &ModelFile) -> Option<String> {
+    match file {
+        ModelFile::Gguf(m) => m.metadata().find("general.name").ok()?.map(str::to_owned),
+        ModelFile::HuggingFace(m) => {
+            m.find("_name_or_path").ok()?.filter(|n: &String| !n.is_empty())
+        }
+        ModelFile::Llama2c(_) => None,
+    }
+}
