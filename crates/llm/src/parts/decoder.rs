@@ -80,7 +80,6 @@ impl Decoder {
             x = last_token(b, x)?;
         }
         let logits = self.head.apply(b, x)?;
-        b.rename(logits, interface::LOGITS);
         Ok(builder.finish(vec![logits]))
     }
 }

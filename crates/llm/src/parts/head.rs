@@ -3,6 +3,7 @@
 use mil::{FunctionBuilder, Literal, OpKind, Result, ValueId};
 
 use super::{Linear, Norm};
+use crate::interface;
 
 /// The output layer.
 #[derive(Clone, Copy, Debug)]
@@ -19,13 +20,13 @@ impl Head {
     /// The logits `[1, T, vocab]` of `x` `[1, T, d]`.
     pub(crate) fn apply(&self, b: &mut FunctionBuilder<'_>, x: ValueId) -> Result<ValueId> {
         let x = self.norm.apply(b, x, "final_norm")?;
-        let Some(cap) = self.softcap else { return self.output.apply(b, x, "logits") };
+        let Some(cap) = self.softcap else { return self.output.apply(b, x, interface::LOGITS) };
         let x = self.output.apply(b, x, "logits_uncapped")?;
         let mul = |b: &mut FunctionBuilder<'_>, x, by: f32, name: &str| {
             b.op(OpKind::Mul).arg("x", x).arg("y", Literal::scalar(by)).name(name).result()
         };
         let x = mul(b, x, cap.recip(), "logits_scaled")?;
         let x = b.op(OpKind::Tanh).arg("x", x).name("logits_squashed").result()?;
-        mul(b, x, cap, "logits")
+        mul(b, x, cap, interface::LOGITS)
     }
 }

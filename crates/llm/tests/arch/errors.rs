@@ -1,0 +1,209 @@
+//! Models that cannot be loaded: one clear error each.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use mil::ErrorKind;
+use rigel_llm::{Error, Model, inspect};
+use serde_json::{Value, json};
+use tensor::{DType, Tensor};
+
+use crate::common::{Golden, golden_dir, write_hf};
+
+type Weights = BTreeMap<String, Tensor>;
+
+/// The error of golden model `name` after a change, and what `inspect` says of it.
+fn broken(name: &str, change: impl Fn(&mut Value, &mut Weights)) -> (Error, Vec<String>) {
+    let mut weights = Golden::open(name).weights();
+    let config = fs::read_to_string(golden_dir(name).join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&config).unwrap();
+    change(&mut config, &mut weights);
+    let dir = tempfile::tempdir().unwrap();
+    write_hf(dir.path(), &config.to_string(), &weights);
+    let error = Model::load(dir.path()).expect_err("the model is broken");
+    assert!(!error.to_string().contains('\n'), "{error}");
+    let problems = inspect(dir.path()).unwrap().problems;
+    (error, problems.into_iter().map(|p| p.message).collect())
+}
+
+#[test]
+fn configurations() {
+    let cases: &[(&str, &str, Value, ErrorKind, &str)] = &[
+        (
+            "llama",
+            "model_type",
+            json!("mamba"),
+            ErrorKind::Unsupported,
+            "architecture \"mamba\"; there are gemma3_text, gpt2, llama, mistral, qwen2, qwen3",
+        ),
+        ("llama", "hidden_act", json!("relu2"), ErrorKind::Unsupported, "hidden_act = \"relu2\""),
+        ("llama", "mlp_bias", json!(true), ErrorKind::Unsupported, "mlp_bias = true"),
+        (
+            "llama",
+            "rope_scaling",
+            json!({"rope_type": "yarn", "factor": 4.0}),
+            ErrorKind::Unsupported,
+            "rope type \"yarn\"; there are default, linear and llama3",
+        ),
+        (
+            "llama",
+            "rope_scaling",
+            json!({"rope_type": "linear", "factor": 0.0}),
+            ErrorKind::Invalid,
+            "rotary base",
+        ),
+        (
+            "llama",
+            "rope_scaling",
+            json!({"rope_type": "linear"}),
+            ErrorKind::Invalid,
+            "key \"rope_scaling.factor\"",
+        ),
+        (
+            "llama",
+            "quantization_config",
+            json!({"quant_method": "gptq"}),
+            ErrorKind::Unsupported,
+            "method \"gptq\"",
+        ),
+        ("llama", "hidden_size", json!("wide"), ErrorKind::Invalid, "key \"hidden_size\""),
+        (
+            "llama",
+            "num_hidden_layers",
+            Value::Null,
+            ErrorKind::Invalid,
+            "key \"num_hidden_layers\"",
+        ),
+        (
+            "llama",
+            "num_key_value_heads",
+            json!(3),
+            ErrorKind::Invalid,
+            "do not share 3 key-value heads",
+        ),
+        (
+            "llama",
+            "num_hidden_layers",
+            json!(4_000_000_000u64),
+            ErrorKind::Invalid,
+            "layers of 4000000000",
+        ),
+        (
+            "llama",
+            "num_hidden_layers",
+            json!(4),
+            ErrorKind::Invalid,
+            "\"model.layers.3.self_attn.q_proj.weight\" is missing",
+        ),
+        (
+            "llama",
+            "num_hidden_layers",
+            json!(2),
+            ErrorKind::Unsupported,
+            "\"model.layers.2.input_layernorm.weight\" has no place in architecture llama (nor have 8 others)",
+        ),
+        (
+            "llama",
+            "vocab_size",
+            json!(95),
+            ErrorKind::Invalid,
+            "\"model.embed_tokens.weight\" has shape [96, 48], expected [95, 48]",
+        ),
+        (
+            "qwen2",
+            "layer_types",
+            json!(["full_attention", "chunked_attention", "full_attention"]),
+            ErrorKind::Unsupported,
+            "layer type \"chunked_attention\"",
+        ),
+        (
+            "qwen2",
+            "layer_types",
+            json!(["full_attention"]),
+            ErrorKind::Invalid,
+            "1 entries for 3 layers",
+        ),
+        (
+            "gemma3",
+            "use_bidirectional_attention",
+            json!(true),
+            ErrorKind::Unsupported,
+            "use_bidirectional_attention = true",
+        ),
+        ("gpt2", "n_head", json!(5), ErrorKind::Invalid, "width 48 does not divide into 5"),
+    ];
+    for (name, key, value, kind, message) in cases {
+        let (error, problems) = broken(name, |config, _| config[*key] = value.clone());
+        assert_eq!(error.kind(), *kind, "{name} {key}: {error}");
+        assert!(error.to_string().contains(message), "{name} {key}: {error}");
+        assert!(problems.iter().any(|p| p.contains(message)), "{name} {key}: {problems:?}");
+    }
+}
+
+/// All that a configuration asks for in vain is said at once.
+#[test]
+fn several_refusals_are_one_error() {
+    let (error, problems) = broken("llama", |config, _| {
+        config["mlp_bias"] = json!(true);
+        config["hidden_act"] = json!("relu");
+    });
+    assert!(error.to_string().contains("mlp_bias = true; hidden_act = \"relu\""), "{error}");
+    assert_eq!(problems.len(), 2);
+}
+
+#[test]
+fn tensors() {
+    const QUERY: &str = "model.layers.1.self_attn.q_proj";
+    let cases: &[(&str, fn(&mut Weights), &str)] = &[
+        (
+            "llama",
+            |w| drop(w.remove(&format!("{QUERY}.weight"))),
+            "\"model.layers.1.self_attn.q_proj.weight\" is missing, of shape [64, 48]",
+        ),
+        (
+            "llama",
+            |w| {
+                let t = Tensor::zeros(DType::F32, &[48, 64]).unwrap();
+                drop(w.insert(format!("{QUERY}.weight"), t));
+            },
+            "model.safetensors: tensor \"model.layers.1.self_attn.q_proj.weight\" has shape [48, 64], expected [64, 48]",
+        ),
+        (
+            "llama",
+            |w| {
+                let t = Tensor::zeros(DType::I32, &[64, 48]).unwrap();
+                drop(w.insert(format!("{QUERY}.weight"), t));
+            },
+            "\"model.layers.1.self_attn.q_proj.weight\" is int32, not of floats",
+        ),
+        (
+            "qwen2",
+            |w| drop(w.remove(&format!("{QUERY}.bias"))),
+            "\"model.layers.1.self_attn.q_proj.bias\" is missing, of shape [48]",
+        ),
+        (
+            "llama",
+            |w| drop(w.insert("score.weight".into(), Tensor::zeros(DType::F32, &[2, 48]).unwrap())),
+            "\"score.weight\" has no place in architecture llama",
+        ),
+    ];
+    for (name, change, message) in cases {
+        let (error, problems) = broken(name, |_, weights| change(weights));
+        assert!(error.to_string().contains(message), "{error}");
+        assert!(problems.iter().any(|p| p.contains(message)), "{problems:?}");
+    }
+}
+
+#[test]
+fn contexts() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = fs::read_to_string(golden_dir("llama").join("config.json")).unwrap();
+    write_hf(dir.path(), &config, &Golden::open("llama").weights());
+    let model = Model::load(dir.path()).unwrap();
+    assert!(model.specialize(64).is_ok());
+    for context in [0, 65] {
+        let error = model.specialize(context).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Limit);
+        assert!(error.to_string().contains("takes 1 to 64"), "{error}");
+    }
+}

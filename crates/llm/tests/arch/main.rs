@@ -1,0 +1,8 @@
+//! Architectures against Hugging Face's own classes, across formats, and on real files.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+mod errors;
+mod gguf;
+mod huggingface;
+mod real;

@@ -1,0 +1,82 @@
+//! Published model files.
+
+use std::fs;
+use std::path::PathBuf;
+
+use rigel_llm::{LoadOptions, Model, inspect};
+use tensor::{DType, Tensor};
+
+use crate::common::Run;
+
+#[path = "../../examples/random_gpt2.rs"]
+#[expect(dead_code, reason = "the example's main")]
+mod random_gpt2;
+
+fn fixture(name: &str) -> PathBuf {
+    let path = testkit::fixtures_dir().join(name);
+    assert!(path.exists(), "{} is missing; run python3 tests/fetch.py --gemma", path.display());
+    path
+}
+
+/// Bytes of weights that are not windows of the mapped file.
+fn copied(model: &Model) -> usize {
+    let weights = model.program().weights.iter();
+    weights.map(|(_, w)| w.tensor.bytes()).filter(|b| !b.is_mapped()).map(|b| b.len()).sum()
+}
+
+#[test]
+fn stories_begin_as_llama2_c_tells_them() {
+    let shared = testkit::shared_dir().join("models");
+    let text = fs::read_to_string(shared.join("stories260K.greedy_ids.json")).unwrap();
+    let ids: Vec<i32> = serde_json::from_str(&text).unwrap();
+    let options = LoadOptions { cache_dtype: DType::F32 };
+    let model = Model::load_with(shared.join("stories260K.bin"), options).unwrap();
+    assert_eq!((model.config().arch, model.config().vocab), ("llama", 512));
+    assert!(copied(&model) < 1024);
+    const COUNT: usize = 12;
+    assert_eq!(Run::new(&model, 1 + COUNT).greedy(&ids[..1], COUNT), ids[1..=COUNT]);
+}
+
+#[test]
+fn smollm2_stays_in_its_file() {
+    let path = fixture("SmolLM2-135M-Instruct.Q4_1.gguf");
+    let model = Model::load(&path).unwrap();
+    let c = model.config();
+    let found = (c.arch, c.parameters, c.layers, c.width, c.feed_forward);
+    assert_eq!(found, ("llama", 134_515_008, 30, 576, 1536));
+    let found = (c.heads, c.kv_heads, c.head_dim, c.vocab, c.max_context, c.tied);
+    assert_eq!(found, (9, 3, 64, 49_152, 8192, true));
+    assert!(copied(&model) < 1024, "{} bytes copied", copied(&model));
+    // Keys and values of 30 layers of 3 heads of 64 halves.
+    assert_eq!(model.kv_cache_bytes(1000), 2 * 30 * 3 * 64 * 2 * 1000);
+    let inspection = inspect(&path).unwrap();
+    assert_eq!((inspection.tensors.len(), inspection.problems), (272, Vec::new()));
+}
+
+#[test]
+fn gemma3_stays_in_its_file() {
+    let model = Model::load(fixture("gemma-3-270m-q4_k_m.gguf")).unwrap();
+    let c = model.config();
+    let found = (c.arch, c.parameters, c.layers, c.width, c.feed_forward);
+    assert_eq!(found, ("gemma3", 268_098_176, 18, 640, 2048));
+    let found = (c.heads, c.kv_heads, c.head_dim, c.vocab, c.max_context, c.window, c.tied);
+    assert_eq!(found, (4, 1, 256, 262_144, 32_768, Some(512), true));
+    assert!(copied(&model) < 4096, "{} bytes copied", copied(&model));
+}
+
+/// GPT-2 at its published size, of random weights, as the example writes it.
+#[test]
+fn gpt2_124m_has_its_parameters() {
+    let dir = tempfile::tempdir().unwrap();
+    random_gpt2::write(dir.path()).unwrap();
+    let model = Model::load(dir.path()).unwrap();
+    assert_eq!((model.config().parameters, model.config().tied), (124_439_808, true));
+    // The two embeddings, 39,383,808 numbers, are windows.
+    assert_eq!(copied(&model), (124_439_808 - 39_383_808 - vectors(&model)) * 4);
+}
+
+/// Numbers in vectors, which are windows too.
+fn vectors(model: &Model) -> usize {
+    let weights = model.program().weights.iter().map(|(_, w)| &w.tensor);
+    weights.filter(|t| t.shape().len() == 1).map(Tensor::len).sum()
+}
