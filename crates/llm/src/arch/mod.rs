@@ -55,8 +55,11 @@ pub(crate) struct Plan {
     /// What the file asks for and Rigel does not do.
     pub(crate) refused: Vec<String>,
     /// Takes the weights.
-    pub(crate) build: Box<dyn FnOnce(&mut Weights<'_>) -> Result<Decoder>>,
+    pub(crate) build: Build,
 }
+
+/// Makes the parts of a model from its weights.
+type Build = Box<dyn FnOnce(&mut Weights<'_>) -> Result<Decoder>>;
 
 /// Everything a program is made of.
 pub(crate) struct Built {

@@ -14,7 +14,7 @@ pub use config::ModelConfig;
 pub use inspect::{Inspection, Problem, TensorSummary, inspect};
 
 use crate::arch::Planned;
-use crate::{Error, Result, interface};
+use crate::{Error, Result, Tokenizer, interface};
 
 /// How a model is loaded.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -103,6 +103,16 @@ impl Model {
             *function = function.specialize(&sizes)?;
         }
         Ok(program)
+    }
+
+    /// The tokenizer: the file `explicit` if given, else the one inside or beside the model's file.
+    ///
+    /// # Errors
+    /// When there is none, it is unsupported or broken, or it does not belong to the model.
+    pub fn tokenizer(&self, explicit: Option<&Path>) -> Result<Tokenizer> {
+        let tokenizer = Tokenizer::for_model(&self.file, explicit)?;
+        tokenizer.check_vocab(self.config.vocab)?;
+        Ok(tokenizer)
     }
 
     /// Bytes of the key-value cache for `context` tokens.

@@ -33,6 +33,8 @@ fn stories_begin_as_llama2_c_tells_them() {
     let model = Model::load_with(shared.join("stories260K.bin"), options).unwrap();
     assert_eq!((model.config().arch, model.config().vocab), ("llama", 512));
     assert!(copied(&model) < 1024);
+    assert!(model.tokenizer(None).unwrap_err().to_string().contains("--tokenizer"));
+    assert_eq!(model.tokenizer(Some(&shared.join("tok512.bin"))).unwrap().vocab_size(), 512);
     const COUNT: usize = 12;
     assert_eq!(Run::new(&model, 1 + COUNT).greedy(&ids[..1], COUNT), ids[1..=COUNT]);
 }
@@ -49,6 +51,7 @@ fn smollm2_stays_in_its_file() {
     assert!(copied(&model) < 1024, "{} bytes copied", copied(&model));
     // Keys and values of 30 layers of 3 heads of 64 halves.
     assert_eq!(model.kv_cache_bytes(1000), 2 * 30 * 3 * 64 * 2 * 1000);
+    assert_eq!(model.tokenizer(None).unwrap().vocab_size(), 49_152);
     let inspection = inspect(&path).unwrap();
     assert_eq!((inspection.tensors.len(), inspection.problems), (272, Vec::new()));
 }
