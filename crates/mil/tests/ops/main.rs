@@ -3,6 +3,9 @@
 
 extern crate rigel_mil as mil;
 
+mod artefacts;
 mod common;
 mod decompose;
 mod llm;
+mod npz;
+mod plain;

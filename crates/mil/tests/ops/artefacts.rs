@@ -1,0 +1,212 @@
+//! Programs that coremltools made, against the outputs of their sources.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use mil::eval::{self, Arithmetic, Array, Data, States, Value};
+use mil::package::blob::BlobFile;
+use mil::{OpKind, Program, Type};
+use tensor::{Bytes, DType};
+
+use crate::npz;
+
+fn root() -> PathBuf {
+    testkit::shared_dir().join("coreml")
+}
+
+/// The program of a text, with the weights of the package beside it; `None` if it has an operation
+/// that the catalogue lacks.
+fn load(path: &Path) -> Option<Program> {
+    let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let package = path.with_extension("mlpackage");
+    let weights = fs::read(package.join("Data/com.apple.CoreML/weights/weight.bin"));
+    let empty = || [[0, 0, 0, 0, 2].as_slice(), &[0; 59]].concat();
+    let weights = BlobFile::new(Bytes::copy_from(&weights.unwrap_or_else(|_| empty()))).unwrap();
+    match mil::text::parse(&text, &weights) {
+        Ok(parsed) => {
+            mil::verify(&parsed.program).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+            Some(parsed.program)
+        }
+        Err(e) if e.kind == mil::ErrorKind::Unsupported => None,
+        Err(e) => panic!("{}: {e}", path.display()),
+    }
+}
+
+fn run(
+    program: &Program,
+    arithmetic: Arithmetic,
+    inputs: &BTreeMap<String, Value>,
+    states: &mut States,
+) -> Vec<Array> {
+    let out = eval::run(program, "main", arithmetic, inputs, states).unwrap();
+    out.iter().map(|v| v.array().unwrap().as_ref().clone()).collect()
+}
+
+fn floats(a: &Array) -> Vec<f64> {
+    match &a.data {
+        Data::Float(v) => v.clone(),
+        Data::Int(v) => v.iter().map(|&i| i as f64).collect(),
+        Data::Bool(v) => v.iter().map(|&b| f64::from(u8::from(b))).collect(),
+        Data::Str(_) => panic!("strings"),
+    }
+}
+
+/// How far `actual` is from `expected`, relative above 1.
+fn distance(actual: &Array, expected: &Array) -> f64 {
+    assert_eq!(actual.shape, expected.shape);
+    let far = |(a, e): (&f64, &f64)| if a == e { 0.0 } else { (a - e).abs() / e.abs().max(1.0) };
+    floats(actual).iter().zip(&floats(expected)).map(far).fold(0.0, |worst, d| {
+        assert!(!d.is_nan(), "a number against none");
+        f64::max(worst, d)
+    })
+}
+
+/// Inputs by name, as the program's types want them.
+fn inputs(program: &Program, arrays: &BTreeMap<String, Array>) -> BTreeMap<String, Value> {
+    let main = &program.functions["main"];
+    let typed = |&v: &mil::ValueId| {
+        let data = &main.values[v];
+        let ty = data.ty.as_tensor()?;
+        let mut array = arrays[&data.name].clone();
+        array.dtype = ty.dtype;
+        Some((data.name.clone(), Value::from(array)))
+    };
+    main.inputs.iter().filter_map(typed).collect()
+}
+
+/// Programs of one operation each, in single and in half precision.
+#[test]
+fn single_operations() {
+    let mut compared = 0;
+    let mut failures = Vec::new();
+    for entry in fs::read_dir(root().join("zoo")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let Some(name) = name.strip_suffix(".io.npz") else { continue };
+        // Its output is that of coremltools' value inference, which takes no notice of `interleave`.
+        if name == "concat_interleave" {
+            continue;
+        }
+        let arrays = npz::read(&path);
+        let given: BTreeMap<String, Array> = arrays
+            .iter()
+            .filter_map(|(n, a)| Some((n.strip_prefix("in_")?.to_owned(), a.clone())))
+            .collect();
+        // Rounded to their types, which in the programs called fp32 is mostly that. Near its pole
+        // the tangent magnifies what its argument lost.
+        let half = if name == "tan" { 2e-2 } else { 5e-3 };
+        for (precision, tolerance) in [("fp32", 1e-5), ("fp16", half)] {
+            let Some(program) = load(&path.with_file_name(format!("{name}.{precision}.mil")))
+            else {
+                continue;
+            };
+            let given = inputs(&program, &given);
+            let out = run(&program, Arithmetic::Fp16, &given, &mut States::new());
+            for (i, out) in out.iter().enumerate() {
+                let expected = &arrays[&format!("out{i}")];
+                let far = distance(out, expected);
+                if far > tolerance {
+                    failures.push(format!("{name} in {precision}, output {i}: off by {far:e}"));
+                }
+            }
+            compared += 1;
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(compared >= 140, "only {compared} programs could be run");
+}
+
+/// Whole models against PyTorch in single precision, with the inputs' names in PyTorch's order.
+#[test]
+fn models() {
+    let all: [(&str, &[&str], f64, f64); 10] = [
+        ("mlp_fp32", &["x"], 1e-5, 1e-5),
+        ("mlp_ios15", &["x"], 6e-4, 8e-4),
+        ("mlp_ios16", &["x"], 6e-4, 8e-4),
+        ("mlp_ios17", &["x"], 6e-4, 8e-4),
+        ("mlp_ios18", &["x"], 6e-4, 8e-4),
+        ("mlp_ios26", &["x"], 6e-4, 8e-4),
+        ("mlp_range", &["x"], 6e-4, 8e-4),
+        ("llama_gqa_ios16", &["x", "cos", "sin", "mask"], 6e-4, 6e-3),
+        ("llama_gqa_ios18", &["x", "cos", "sin", "mask"], 6e-4, 6e-3),
+        ("sdpa_ios18", &["q", "k", "v", "m"], 6e-4, 3e-3),
+    ];
+    for (name, order, single, half) in all {
+        let program = load(&root().join(format!("{name}.mil"))).unwrap();
+        let arrays = npz::read(&root().join(format!("{name}.io.npz")));
+        let given = order
+            .iter()
+            .enumerate()
+            .map(|(i, n)| ((*n).to_owned(), arrays[&format!("in{i}")].clone()))
+            .collect();
+        let inputs = inputs(&program, &given);
+        for (arithmetic, tolerance) in [(Arithmetic::F32, single), (Arithmetic::Fp16, half)] {
+            let out = run(&program, arithmetic, &inputs, &mut States::new());
+            let far = distance(&out[0], &arrays["out0"]);
+            assert!(far <= tolerance, "{name} in {arithmetic:?}: off by {far:e}");
+        }
+    }
+}
+
+/// GPT-2 with its keys and values in states, token by token.
+#[test]
+fn a_model_with_states() {
+    let program = load(&root().join("gpt2_stateful.mil")).unwrap();
+    let steps = npz::read(&root().join("gpt2_stateful.steps.npz"));
+    for (arithmetic, tolerance) in [(Arithmetic::F32, 1.2e-3), (Arithmetic::Fp16, 2.5e-3)] {
+        let mut states = eval::new_states(&program, "main").unwrap();
+        let logits = steps["logits"].floats().unwrap();
+        let tokens = steps["tokens"].ints().unwrap();
+        for (i, &token) in tokens.iter().enumerate() {
+            let one = |dtype, shape: &[usize], data| Array { dtype, shape: shape.to_vec(), data };
+            let row = |yes: f64, no: f64, to: &dyn Fn(usize) -> bool| {
+                Data::Float((0..32).map(|s| if to(s) { yes } else { no }).collect())
+            };
+            let given = [
+                ("ids", one(DType::I32, &[1, 1], Data::Int(vec![token]))),
+                ("pos", one(DType::I32, &[1], Data::Int(vec![i as i64]))),
+                ("onehot", one(DType::F32, &[1, 1, 32, 1], row(1.0, 0.0, &|s| s == i))),
+                ("mask", one(DType::F32, &[1, 1, 1, 32], row(0.0, -1e4, &|s| s <= i))),
+            ]
+            .map(|(name, array)| (name.to_owned(), array));
+            let inputs = inputs(&program, &given.into_iter().collect());
+            let out = run(&program, arithmetic, &inputs, &mut states);
+            let n = out[0].len();
+            let mut expected = out[0].clone();
+            expected.data = Data::Float(logits[i * n..][..n].to_vec());
+            let far = distance(&out[0], &expected);
+            assert!(far <= tolerance, "step {i} in {arithmetic:?}: off by {far:e}");
+        }
+        for name in ["k_cache", "v_cache"] {
+            let far = distance(&states[name], &steps[name]);
+            assert!(far <= 2e-3, "{name} in {arithmetic:?}: off by {far:e}");
+        }
+    }
+}
+
+/// No artefact's operation infers another type than coremltools wrote.
+#[test]
+fn inferred_types_are_those_written() {
+    let mut seen = std::collections::BTreeSet::<OpKind>::new();
+    let folders = [root(), root().join("zoo")];
+    for entry in folders.iter().flat_map(|d| fs::read_dir(d).unwrap()) {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|e| e != "mil") {
+            continue;
+        }
+        let Some(program) = load(&path) else { continue };
+        for function in program.functions.values() {
+            for op in function.ops.values() {
+                let view = mil::OpView::new(function, &program.weights, op);
+                let types = op.kind.def().infer(&view);
+                let types = types.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+                let written: Vec<Type> =
+                    op.outputs.iter().map(|&v| function.ty(v).clone()).collect();
+                assert_eq!(types, written, "{} of {}", op.kind.name(), path.display());
+                seen.insert(op.kind);
+            }
+        }
+    }
+    assert!(seen.len() >= 50, "only {seen:?}");
+}
