@@ -1,6 +1,6 @@
 //! Replaces composite operations by simpler ones.
 
-use mil::{Error, FunctionBuilder, OpView, Program};
+use mil::{Error, FunctionBuilder, OpKind, OpView, Program, ValueId};
 
 use crate::rewrite::{self, Replacements};
 use crate::{Pass, Property};
@@ -58,11 +58,14 @@ fn round(program: &mut Program, name: &str) -> mil::Result<usize> {
             b.keep(id);
             continue;
         }
+        let first_new = b.function().values.next_key();
         let view = OpView::new(&old, &weights, &old.ops[id]);
         let results = old.ops[id].kind.def().decompose(&view, &mut b);
         let results = results.map_err(|e| Error::at_op(e, name, old.describe(id)))?;
         for (&was, new) in old.ops[id].outputs.iter().zip(results) {
-            map.insert(was, new);
+            // A result that is an argument passed through cannot take the old name.
+            let own = new >= first_new && !map.values().any(|&other| other == new);
+            map.insert(was, if own { new } else { passed_on(&mut b, new)? });
         }
         changed += 1;
     }
@@ -75,4 +78,9 @@ fn round(program: &mut Program, name: &str) -> mil::Result<usize> {
     rewrite::compact(&mut function);
     program.functions.insert(name.to_owned(), function);
     Ok(changed)
+}
+
+/// A value of its own that equals `v`.
+fn passed_on(b: &mut FunctionBuilder<'_>, v: ValueId) -> mil::Result<ValueId> {
+    b.op(OpKind::Identity).arg("x", v).result()
 }

@@ -12,6 +12,7 @@ mod decompose;
 mod driver;
 mod error;
 mod fold;
+mod identity;
 pub mod pipelines;
 mod rewrite;
 
@@ -65,6 +66,7 @@ pub enum Property {
 /// Every pass.
 pub const PASSES: &[&dyn Pass] = &[
     &dead_code::DeadCode,
+    &identity::Identity,
     &fold::Fold,
     &const_dedup::ConstDedup,
     &cse::Cse,

@@ -1,7 +1,7 @@
 //! The orders in which passes run.
 
 use crate::Pass;
-use crate::{const_dedup, cse, dead_code, decompose, fold};
+use crate::{const_dedup, cse, dead_code, decompose, fold, identity};
 
 /// For a backend that runs the dialect's operations whole: nothing is computed twice, at run time
 /// instead of now, or for nothing.
@@ -12,6 +12,7 @@ pub const OPTIMIZE: &[&dyn Pass] =
 pub const PLAIN: &[&dyn Pass] = &[
     &dead_code::DeadCode,
     &decompose::Decompose,
+    &identity::Identity,
     &fold::Fold,
     &const_dedup::ConstDedup,
     &cse::Cse,

@@ -1,0 +1,191 @@
+//! What every pass keeps and what each one does.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use mil::eval::Arithmetic;
+use mil::{FunctionBuilder, Literal, OpKind, Opset, Program, TensorType, ValueId};
+use proptest::prelude::*;
+use rigel_passes::{PASSES, Pass, pass, pipelines, run};
+use tensor::DType;
+use testkit::{Case, InterpreterBackend, Tolerance, cases, compare, random_program, run_case};
+
+/// `chosen` with the passes before it that it needs.
+fn with_requirements(chosen: &'static dyn Pass) -> Vec<&'static dyn Pass> {
+    let mut order: Vec<&dyn Pass> = Vec::new();
+    for property in chosen.requires() {
+        let provider = PASSES.iter().find(|p| p.establishes().contains(property)).unwrap();
+        order.push(*provider);
+    }
+    order.push(chosen);
+    order
+}
+
+/// Passes that may compute in another order or round at another place.
+fn rounds(passes: &[&dyn Pass]) -> bool {
+    passes.iter().any(|p| ["decompose", "fold"].contains(&p.name()))
+}
+
+/// The case after `passes` gives what it gave before, and the passes find nothing more to do.
+fn check(case: &Case, passes: &[&dyn Pass]) -> Result<(), String> {
+    let mut after = case.clone();
+    let place = |e: &dyn std::fmt::Display| format!("{}: {e}", case.name);
+    run(&mut after.program, passes).map_err(|e| place(&e))?;
+    let oracle = InterpreterBackend::new(Arithmetic::Exact);
+    let expected = run_case(&oracle, case).map_err(|e| place(&e))?;
+    let actual = run_case(&oracle, &after).map_err(|e| place(&e))?;
+    let tolerance = if rounds(passes) { Tolerance::F32 } else { Tolerance::EXACT };
+    let pairs = actual.outputs.iter().zip(&expected.outputs);
+    for (a, e) in pairs.chain([(&actual.states, &expected.states)]) {
+        if !a.keys().eq(e.keys()) {
+            return Err(place(&format!("{:?} instead of {:?}", a.keys(), e.keys())));
+        }
+        for (name, tensor) in a {
+            compare(tensor, &e[name], tolerance).map_err(|m| place(&format!("{name}: {m}")))?;
+        }
+    }
+    let again = run(&mut after.program, passes).map_err(|e| place(&e))?;
+    match again.iter().find(|s| s.changes > 0) {
+        Some(stats) => Err(place(&format!("{} is not idempotent", stats.pass))),
+        None => Ok(()),
+    }
+}
+
+#[test]
+fn passes_keep_the_meaning_of_the_cases() {
+    let mut failures = Vec::new();
+    for case in cases() {
+        for &chosen in PASSES {
+            failures.extend(check(&case, &with_requirements(chosen)).err());
+        }
+        failures.extend(check(&case, pipelines::OPTIMIZE).err());
+        failures.extend(check(&case, pipelines::PLAIN).err());
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
+
+    #[test]
+    fn passes_keep_the_meaning_of_random_programs(random in random_program(10)) {
+        let case = random.case();
+        for &chosen in PASSES {
+            prop_assert_eq!(check(&case, &with_requirements(chosen)), Ok(()));
+        }
+        prop_assert_eq!(check(&case, pipelines::OPTIMIZE), Ok(()));
+        prop_assert_eq!(check(&case, pipelines::PLAIN), Ok(()));
+    }
+}
+
+/// A program of one function over `x: fp32 [2, 3]`.
+fn program(
+    build: impl FnOnce(&mut FunctionBuilder<'_>, ValueId) -> mil::Result<Vec<ValueId>>,
+) -> Program {
+    let mut program = Program::default();
+    let mut f = FunctionBuilder::new("main", Opset::Ios18, &mut program.weights);
+    let x = f.input("x", TensorType::new(DType::F32, [2usize, 3]));
+    let outputs = build(&mut f, x).unwrap();
+    let function = f.finish(outputs);
+    program.functions.insert("main".to_owned(), function);
+    program
+}
+
+fn binary(f: &mut FunctionBuilder<'_>, kind: OpKind, x: ValueId, y: ValueId) -> ValueId {
+    f.op(kind).arg("x", x).arg("y", y).result().unwrap()
+}
+
+/// Kinds of the body's operations after the pass called `name`.
+fn kinds_after(name: &str, mut program: Program) -> Vec<OpKind> {
+    run(&mut program, &with_requirements(pass(name).unwrap())).unwrap();
+    let function = &program.functions["main"];
+    function.body.ops.iter().map(|&id| function.ops[id].kind).collect()
+}
+
+#[test]
+fn dead_code_goes_with_what_only_it_used() {
+    let p = program(|f, x| {
+        let unused = binary(f, OpKind::Add, x, x);
+        binary(f, OpKind::Sub, unused, x);
+        Ok(vec![binary(f, OpKind::Mul, x, x)])
+    });
+    assert_eq!(kinds_after("dead_code", p), [OpKind::Mul]);
+}
+
+#[test]
+fn constants_fold_through() {
+    let p = program(|f, x| {
+        let one = f.constant("one", Literal::scalar(1f32));
+        let two = binary(f, OpKind::Add, one, one);
+        let four = binary(f, OpKind::Mul, two, two);
+        Ok(vec![binary(f, OpKind::Mul, x, four)])
+    });
+    let kinds = kinds_after("fold", p);
+    assert_eq!(kinds, [OpKind::Const, OpKind::Const, OpKind::Const, OpKind::Mul]);
+}
+
+#[test]
+fn equal_constants_are_one() {
+    let p = program(|f, x| {
+        let a = f.constant("a", Literal::scalar(2f32));
+        let y = binary(f, OpKind::Mul, x, a);
+        let b = f.constant("b", Literal::scalar(2f32));
+        Ok(vec![binary(f, OpKind::Add, y, b)])
+    });
+    assert_eq!(kinds_after("const_dedup", p), [OpKind::Const, OpKind::Mul, OpKind::Add]);
+}
+
+#[test]
+fn equal_operations_are_one_through_chains() {
+    let p = program(|f, x| {
+        let (a, b) = (binary(f, OpKind::Add, x, x), binary(f, OpKind::Add, x, x));
+        let (c, d) = (binary(f, OpKind::Mul, a, x), binary(f, OpKind::Mul, b, x));
+        Ok(vec![binary(f, OpKind::Sub, c, d)])
+    });
+    assert_eq!(kinds_after("cse", p), [OpKind::Add, OpKind::Mul, OpKind::Sub]);
+}
+
+#[test]
+fn what_changes_nothing_goes_unless_it_names_an_output() {
+    let p = program(|f, x| {
+        let y = f.op(OpKind::Identity).arg("x", x).result()?;
+        let y =
+            f.op(OpKind::Reshape).arg("x", y).arg("shape", Literal::vector(&[2, 3])).result()?;
+        let y =
+            f.op(OpKind::Transpose).arg("x", y).arg("perm", Literal::vector(&[0, 1])).result()?;
+        Ok(vec![f.op(OpKind::Identity).arg("x", y).name("out").result()?])
+    });
+    assert_eq!(kinds_after("identity", p), [OpKind::Identity]);
+}
+
+#[test]
+fn decomposition_leaves_plain_operations_and_names() {
+    let mut p = program(|f, x| {
+        let w = f.constant("w", Literal::vector(&[1f32, 2.0, 3.0]));
+        let op = f.op(OpKind::LlmRmsNorm).arg("x", x).arg("weight", w);
+        Ok(vec![op.arg("epsilon", Literal::scalar(1e-5f32)).name("normed").result()?])
+    });
+    run(&mut p, pipelines::PLAIN).unwrap();
+    let function = &p.functions["main"];
+    assert!(function.ops.values().all(|op| !op.kind.name().starts_with("llm.")));
+    assert_eq!(function.values[function.body.outputs[0]].name, "normed");
+}
+
+#[test]
+fn a_pass_without_what_it_needs_is_refused() {
+    let mut p = program(|f, x| Ok(vec![binary(f, OpKind::Add, x, x)]));
+    let e = run(&mut p, &[pass("cse").unwrap()]).unwrap_err();
+    assert!(e.to_string().contains("cse needs UniqueConstants"), "{e}");
+}
+
+#[test]
+fn names_are_unique_and_statistics_count() {
+    for (i, p) in PASSES.iter().enumerate() {
+        assert!(PASSES[..i].iter().all(|q| q.name() != p.name()));
+        assert!(p.doc().contains("before:") && p.doc().contains("after:"), "{}", p.name());
+    }
+    let mut p = program(|f, x| {
+        binary(f, OpKind::Sub, x, x);
+        Ok(vec![binary(f, OpKind::Add, x, x)])
+    });
+    let stats = run(&mut p, &[pass("dead_code").unwrap()]).unwrap();
+    assert_eq!((stats[0].ops_before, stats[0].ops_after, stats[0].changes), (2, 1, 1));
+}
