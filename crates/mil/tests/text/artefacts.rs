@@ -94,3 +94,16 @@ fn their_weights_survive_a_new_weight_file() {
         }
     }
 }
+
+#[test]
+fn they_fulfil_the_invariants() {
+    let mut failures = Vec::new();
+    for path in artefacts() {
+        let text = fs::read_to_string(&path).unwrap();
+        let Ok(parsed) = parse(&text, &weights_of(&path)) else { continue };
+        if let Err(e) = mil::verify(&parsed.program) {
+            failures.push(format!("{}: {e}", path.file_stem().unwrap().display()));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
