@@ -10,7 +10,7 @@ use super::{
     Weights,
 };
 use crate::parts::{
-    Activation, Attention, Block, Decoder, Embedding, Head, Linear, Mlp, Rope, RopeScaling,
+    Activation, Attention, Block, Decoder, Embedding, Head, Mlp, Rope, RopeScaling,
     inverse_frequencies,
 };
 use crate::{Error, Result};
@@ -191,13 +191,7 @@ fn decoder(weights: &mut Weights<'_>, s: &Settings) -> Result<Decoder> {
             block(weights, s, rope, (layer, window))
         })
         .collect::<Result<_>>()?;
-    let output = match s.tied {
-        true => Linear { weight: tokens, bias: None },
-        false => {
-            let shape = LinearShape { part: Part::Output, output: vocab, input: width };
-            weights.linear(shape, None, false)?
-        }
-    };
+    let output = weights.output(tokens, s.tied, (vocab, width))?;
     let norm = weights.rms_norm(Part::FinalNorm, None, width, (norm_epsilon, s.norm_offset))?;
     Ok(Decoder {
         embedding: Embedding { tokens, positions: None, scale: Some((width as f32).sqrt()) },

@@ -127,7 +127,7 @@ impl<'f> GgufSettings<'f> {
             (Some("none"), _) | (None | Some("linear"), None) => RopeScaling::None,
             (None | Some("linear"), Some(f)) => RopeScaling::Linear { factor: f.into() },
             (Some(other), _) => {
-                self.refuse(format!("rope scaling {other:?}; there are linear, llama3 and none"));
+                self.refuse(format!("rope scaling {other:?}; there are linear and none"));
                 RopeScaling::None
             }
         };

@@ -4,7 +4,7 @@
 use import::ModelFile;
 
 use super::{Arch, Dims, GgufSettings, HfNames, HfSettings, LinearShape, Part, Plan, Weights};
-use crate::parts::{Activation, Attention, Block, Decoder, Embedding, Head, Linear, Mlp};
+use crate::parts::{Activation, Attention, Block, Decoder, Embedding, Head, Mlp};
 use crate::{Error, Result};
 
 pub(super) static ARCH: Arch = Arch {
@@ -121,13 +121,7 @@ fn decoder(weights: &mut Weights<'_>, s: &Settings) -> Result<Decoder> {
         .enumerate()
         .map(|(layer, &scale)| block(weights, s, layer, scale))
         .collect::<Result<_>>()?;
-    let output = match s.tied {
-        true => Linear { weight: tokens, bias: None },
-        false => {
-            let shape = LinearShape { part: Part::Output, output: vocab, input: width };
-            weights.linear(shape, None, false)?
-        }
-    };
+    let output = weights.output(tokens, s.tied, (vocab, width))?;
     let norm = weights.layer_norm(Part::FinalNorm, None, width, norm_epsilon)?;
     Ok(Decoder {
         embedding: Embedding { tokens, positions: Some(positions), scale: None },

@@ -197,7 +197,7 @@ impl<'f> HfSettings<'f> {
         Ok(match ty.as_deref() {
             None | Some("default") => RopeScaling::None,
             Some("linear") => RopeScaling::Linear { factor: number("factor")? },
-            Some("llama3") => RopeScaling::Llama3 {
+            Some("llama3") => RopeScaling::ByWavelength {
                 factor: number("factor")?,
                 low: number("low_freq_factor")?,
                 high: number("high_freq_factor")?,

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::Result;
 use crate::parts::{
-    Activation, Attention, Block, Decoder, Embedding, Head, Linear, Mlp, Rope, RopeScaling,
+    Activation, Attention, Block, Decoder, Embedding, Head, Mlp, Rope, RopeScaling,
     inverse_frequencies,
 };
 
@@ -19,7 +19,17 @@ pub(super) static ARCH: Arch = Arch {
     hf: &["llama", "mistral"],
     llama2c: true,
     names: &HfNames { prefixes: &["model."], parts: HF_PARTS, buffers: HF_BUFFERS },
-    plan: |file| plan(file, Variant { gguf_interleaved: true, qkv_bias: false, qk_norm: false }),
+    plan: |file| {
+        plan(
+            file,
+            Variant {
+                gguf_interleaved: true,
+                qkv_bias: false,
+                qk_norm: false,
+                window_switch: false,
+            },
+        )
+    },
 };
 
 /// Names that most families have taken over.
@@ -52,6 +62,8 @@ pub(super) struct Variant {
     pub(super) qkv_bias: bool,
     /// Whether each head's query and key is normalised.
     pub(super) qk_norm: bool,
+    /// Whether windows are off unless `use_sliding_window` is true.
+    pub(super) window_switch: bool,
 }
 
 struct Settings {
@@ -60,6 +72,8 @@ struct Settings {
     interleaved: bool,
     windows: Vec<Option<usize>>,
     activation: Activation,
+    /// Whether all projections of attention must have biases.
+    attention_bias: bool,
     tied: bool,
 }
 
@@ -75,13 +89,14 @@ pub(super) fn plan(file: &ModelFile, variant: Variant) -> Result<Plan> {
                 interleaved: variant.gguf_interleaved,
                 windows: vec![s.find("attention.sliding_window")?.filter(|&w| w > 0); dims.layers],
                 activation: Activation::Silu,
+                attention_bias: false,
                 tied: !file.contains("output.weight"),
             };
             (settings, s.into_refused())
         }
         ModelFile::HuggingFace(m) => {
             let mut s = HfSettings::new(m)?;
-            let settings = hf_settings(&mut s)?;
+            let settings = hf_settings(&mut s, variant)?;
             (settings, s.into_refused())
         }
         ModelFile::Llama2c(m) => (llama2c_settings(m)?, Vec::new()),
@@ -95,11 +110,10 @@ pub(super) fn plan(file: &ModelFile, variant: Variant) -> Result<Plan> {
     })
 }
 
-fn hf_settings(s: &mut HfSettings<'_>) -> Result<Settings> {
+fn hf_settings(s: &mut HfSettings<'_>, variant: Variant) -> Result<Settings> {
     let dims = s.dims()?;
     s.refuse_if("mlp_bias")?;
-    // Qwen has a switch for its window and begins it at a layer; Mistral has neither.
-    let slides = s.find("use_sliding_window")?.unwrap_or(true);
+    let slides = s.find("use_sliding_window")?.unwrap_or(!variant.window_switch);
     let first = s.find("max_window_layers")?.unwrap_or(0);
     Ok(Settings {
         dims,
@@ -107,6 +121,7 @@ fn hf_settings(s: &mut HfSettings<'_>) -> Result<Settings> {
         interleaved: false,
         windows: s.windows(dims.layers, |layer| slides && layer >= first)?,
         activation: s.activation("hidden_act", Activation::Silu)?,
+        attention_bias: s.find("attention_bias")?.unwrap_or(false),
         tied: s.find("tie_word_embeddings")?.unwrap_or(false),
     })
 }
@@ -133,6 +148,7 @@ fn llama2c_settings(m: &Llama2c) -> Result<Settings> {
         interleaved: Llama2c::ROPE_INTERLEAVED,
         windows: vec![None; dims.layers],
         activation: Activation::Silu,
+        attention_bias: false,
         tied: c.shared_classifier,
     })
 }
@@ -153,14 +169,7 @@ fn decoder(weights: &mut Weights<'_>, s: &Settings, variant: Variant) -> Result<
         .enumerate()
         .map(|(layer, &window)| block(weights, s, variant, rope, (layer, window)))
         .collect::<Result<_>>()?;
-    let output = match s.tied {
-        true => Linear { weight: tokens, bias: None },
-        false => weights.linear(
-            LinearShape { part: Part::Output, output: vocab, input: width },
-            None,
-            false,
-        )?,
-    };
+    let output = weights.output(tokens, s.tied, (vocab, width))?;
     Ok(Decoder {
         embedding: Embedding { tokens, positions: None, scale: None },
         blocks,
@@ -182,6 +191,7 @@ fn block(
     let d = &s.dims;
     let at = Some(layer);
     let norm = (d.norm_epsilon, 0.0);
+    let qkv_bias = variant.qkv_bias || s.attention_bias;
     let shape = |part, output, input| LinearShape { part, output, input };
     let head_norm = |weights: &mut Weights<'_>, part| {
         variant.qk_norm.then(|| weights.rms_norm(part, at, d.head_dim, norm)).transpose()
@@ -192,12 +202,12 @@ fn block(
             at,
             variant.qkv_bias,
         )?,
-        key: weights.linear(shape(Part::Key, d.kv_width(), d.width), at, variant.qkv_bias)?,
-        value: weights.linear(shape(Part::Value, d.kv_width(), d.width), at, variant.qkv_bias)?,
+        key: weights.linear(shape(Part::Key, d.kv_width(), d.width), at, qkv_bias)?,
+        value: weights.linear(shape(Part::Value, d.kv_width(), d.width), at, qkv_bias)?,
         output: weights.linear(
             shape(Part::AttentionOutput, d.width, d.query_width()),
             at,
-            false,
+            s.attention_bias,
         )?,
         query_norm: head_norm(weights, Part::QueryNorm)?,
         key_norm: head_norm(weights, Part::KeyNorm)?,

@@ -10,6 +10,14 @@ pub(super) static ARCH: Arch = Arch {
     llama2c: false,
     names: &HfNames { prefixes: &["model."], parts: llama::HF_PARTS, buffers: llama::HF_BUFFERS },
     plan: |file| {
-        llama::plan(file, Variant { gguf_interleaved: false, qkv_bias: true, qk_norm: false })
+        llama::plan(
+            file,
+            Variant {
+                gguf_interleaved: false,
+                qkv_bias: true,
+                qk_norm: false,
+                window_switch: true,
+            },
+        )
     },
 };

@@ -10,6 +10,14 @@ pub(super) static ARCH: Arch = Arch {
     llama2c: false,
     names: &HfNames { prefixes: &["model."], parts: llama::HF_PARTS, buffers: llama::HF_BUFFERS },
     plan: |file| {
-        llama::plan(file, Variant { gguf_interleaved: false, qkv_bias: false, qk_norm: true })
+        llama::plan(
+            file,
+            Variant {
+                gguf_interleaved: false,
+                qkv_bias: false,
+                qk_norm: true,
+                window_switch: true,
+            },
+        )
     },
 };

@@ -30,7 +30,7 @@ impl RopeSettings {
         let numbers = match self.scaling {
             RopeScaling::None => vec![self.base],
             RopeScaling::Linear { factor } => vec![self.base, factor],
-            RopeScaling::Llama3 { factor, low, high, original } => {
+            RopeScaling::ByWavelength { factor, low, high, original } => {
                 vec![self.base, factor, low, high - low, original]
             }
         };

@@ -93,6 +93,23 @@ impl<'f> Weights<'f> {
         Ok(Linear { weight, bias })
     }
 
+    /// The output layer over `vocab` tokens: the embedding `tokens` where the two are `tied`.
+    ///
+    /// # Errors
+    /// As [`Weights::linear`].
+    pub(crate) fn output(
+        &mut self,
+        tokens: WeightId,
+        tied: bool,
+        (vocab, width): (usize, usize),
+    ) -> Result<Linear> {
+        if tied {
+            return Ok(Linear { weight: tokens, bias: None });
+        }
+        let shape = LinearShape { part: Part::Output, output: vocab, input: width };
+        self.linear(shape, None, false)
+    }
+
     /// A linear layer that Hugging Face stores as a `Conv1D`, `[in, out]`: that is transposed into
     /// new memory, because every kernel reads rows of outputs. GGUF files store `[out, in]`.
     ///

@@ -41,9 +41,9 @@ pub struct Model {
 impl Model {
     /// Loads the model in a file or directory; see [`import::open`] for what those can be.
     ///
-    /// Weights stay in the mapped file wherever its layout serves. New memory is taken for GPT-2's
-    /// matrices in Hugging Face checkpoints, which are transposed there, for int8 llama2.c files, and
-    /// for vectors that are not fp32 or that lack an offset.
+    /// Weights stay in the mapped file wherever its layout serves. New memory is taken for matrices
+    /// that a checkpoint holds transposed, for int8 llama2.c files, and for vectors that are not fp32
+    /// or that lack an offset.
     ///
     /// # Errors
     /// `invalid` for a file that breaks its format or lacks something, `unsupported` for an

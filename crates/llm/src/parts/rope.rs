@@ -15,9 +15,9 @@ pub(crate) enum RopeScaling {
         /// By how much.
         factor: f64,
     },
-    /// Llama 3.1: wavelengths longer than `original / low` are stretched by `factor`, those shorter
+    /// As Llama 3.1 does: wavelengths longer than `original / low` are stretched by `factor`, those shorter
     /// than `original / high` are kept, and those between are blended.
-    Llama3 {
+    ByWavelength {
         /// By how much.
         factor: f64,
         /// Turns in the original context at and below which a frequency is stretched fully.
@@ -34,7 +34,7 @@ impl RopeScaling {
         match self {
             RopeScaling::None => frequency,
             RopeScaling::Linear { factor } => frequency / factor,
-            RopeScaling::Llama3 { factor, low, high, original } => {
+            RopeScaling::ByWavelength { factor, low, high, original } => {
                 let turns = original * frequency / TAU;
                 let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
                 frequency * (kept + (1.0 - kept) / factor)
@@ -95,7 +95,8 @@ mod tests {
 
     #[test]
     fn llama3_keeps_short_waves_and_stretches_long_ones() {
-        let scaling = RopeScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 128.0 };
+        let scaling =
+            RopeScaling::ByWavelength { factor: 8.0, low: 1.0, high: 4.0, original: 128.0 };
         let plain = inverse_frequencies(16, 1e4, RopeScaling::None, None);
         let scaled = inverse_frequencies(16, 1e4, scaling, None);
         let ratios: Vec<f32> = plain.iter().zip(&scaled).map(|(p, s)| p / s).collect();
