@@ -20,8 +20,8 @@ pub(crate) use index::{Strided, broadcast_shape, strides};
 pub(crate) use linalg::{dot, matmul_nt};
 
 use crate::{
-    Arg, Block, Error, Function, Literal, OpError, OpId, OpKind, OpView, Payload, Program, Result,
-    ValueId,
+    Arg, Block, Dim, Error, Function, Literal, OpError, OpId, OpKind, OpView, Payload, Program,
+    Result, TensorType, ValueId,
 };
 
 /// How results are rounded.
@@ -361,7 +361,7 @@ impl<'a> Env<'a> {
 /// Runs function `name` of `program`; states are changed in place. `inputs` are by parameter name.
 ///
 /// # Errors
-/// When the function or an input is missing, or an operation fails.
+/// When the function or an input is missing, an input does not have its type, or an operation fails.
 pub fn run(
     program: &Program,
     name: &str,
@@ -370,6 +370,24 @@ pub fn run(
     states: &mut States,
 ) -> Result<Vec<Value>> {
     run_observed(program, name, arithmetic, inputs, states, &mut |_, _| {})
+}
+
+/// Checks an input against its type; `sizes` collects what symbols stand for.
+fn check_input<'a>(
+    ty: &'a TensorType,
+    array: &Array,
+    sizes: &mut BTreeMap<&'a str, usize>,
+) -> Result<(), String> {
+    // Block-quantised tensors are held as the numbers they stand for.
+    let dtype = if ty.dtype.is_block_quantized() { DType::F32 } else { ty.dtype };
+    let fits = array.dtype == dtype
+        && array.shape.len() == ty.rank()
+        && array.shape.iter().zip(&ty.shape).all(|(&n, dim)| match dim {
+            Dim::Fixed(size) => n == *size,
+            Dim::Symbol(name) => *sizes.entry(name).or_insert(n) == n,
+            Dim::Unknown => true,
+        });
+    if fits { Ok(()) } else { Err(format!("{} {:?} is not {ty}", array.dtype, array.shape)) }
 }
 
 /// As [`run`], calling `observer` with every value as it is made, constants excepted.
@@ -388,14 +406,18 @@ pub fn run_observed<'a>(
     let function =
         program.functions.get(name).ok_or_else(|| invalid(format!("no function {name}")))?;
     let mut values = cranelift_entity::SecondaryMap::new();
+    let mut sizes = BTreeMap::new();
     for &v in &function.inputs {
         let data = &function.values[v];
-        values[v] = Some(match &data.ty {
+        let place = |m: String| invalid(format!("input {}: {m}", data.name)).in_function(name);
+        let value = match &data.ty {
             crate::Type::State(_) => Value::State(data.name.clone()),
-            _ => inputs.get(&data.name).cloned().ok_or_else(|| {
-                invalid(format!("input {} is not given", data.name)).in_function(name)
-            })?,
-        });
+            _ => inputs.get(&data.name).cloned().ok_or_else(|| place("not given".into()))?,
+        };
+        if let (Some(ty), Value::Array(array)) = (data.ty.as_tensor(), &value) {
+            check_input(ty, array, &mut sizes).map_err(place)?;
+        }
+        values[v] = Some(value);
     }
     let mut env = Env { program, name, function, arithmetic, values, states, observer };
     env.run(&function.body)

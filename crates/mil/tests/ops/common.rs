@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use mil::eval::{self, Arithmetic, Array, Data, States, Value};
-use mil::{Arg, Error, FunctionBuilder, Literal, OpKind, OpView, Opset, Program, TensorType, Type};
+use mil::{
+    Arg, Error, FunctionBuilder, Literal, OpKind, OpView, Opset, Program, TensorType, Type, ValueId,
+};
 use tensor::DType;
 
 /// An argument of an operation under test.
@@ -156,16 +158,25 @@ impl One {
         let old = self.program.functions["main"].clone();
         let mut program = self.program.clone();
         let mut b = FunctionBuilder::reopen("main", old.clone(), &mut program.weights);
-        let mut outputs = Vec::new();
+        let mut replaced: BTreeMap<ValueId, ValueId> = BTreeMap::new();
+        let mut ops = old.clone();
         for &id in &old.body.ops {
+            for arg in ops.ops[id].args.iter_mut().flatten() {
+                arg.for_each_value_mut(&mut |v| *v = *replaced.get(v).unwrap_or(v));
+            }
             let def = old.ops[id].kind.def();
             if def.is_composite() {
-                let view = OpView::new(&old, &self.program.weights, &old.ops[id]);
-                outputs = def.decompose(&view, &mut b).unwrap();
+                // The arguments may be values that replaced others, which only the builder knows.
+                let known = b.function().clone();
+                let view = OpView::new(&known, &self.program.weights, &ops.ops[id]);
+                let results = def.decompose(&view, &mut b).unwrap();
+                replaced.extend(old.ops[id].outputs.iter().copied().zip(results));
             } else {
                 b.keep(id);
             }
         }
+        let outputs: Vec<ValueId> =
+            old.body.outputs.iter().map(|v| *replaced.get(v).unwrap_or(v)).collect();
         let types: Vec<&Type> = old.body.outputs.iter().map(|&v| old.ty(v)).collect();
         for (&v, ty) in outputs.iter().zip(types) {
             assert!(b.ty(v).compatible(ty), "{} decomposed, {ty} whole", b.ty(v));

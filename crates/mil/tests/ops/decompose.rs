@@ -1,11 +1,13 @@
 //! Every operation of the language-model dialect equals its decomposition into plain MIL.
 
-use mil::eval::{Array, States};
-use mil::{Literal, OpKind, TensorType};
+use std::collections::BTreeMap;
+
+use mil::eval::{Array, States, Value};
+use mil::{Dim, FunctionBuilder, Literal, OpKind, Opset, Program, TensorType, Type};
 use proptest::prelude::*;
 use tensor::{Bytes, DType, Tensor};
 
-use crate::common::{In, assert_decomposes, f32s, ints, one};
+use crate::common::{In, One, assert_close, assert_decomposes, f32s, ints, one};
 
 /// Numbers in [-1, 1) from a seed.
 fn noise(seed: u64, shape: &[usize]) -> Array {
@@ -184,9 +186,9 @@ proptest! {
         // An fp32 angle of 5000 is off by up to 2.5e-4.
         let simple = op.decomposed();
         let whole = op.run(&mut States::new()).unwrap();
-        crate::common::assert_close(&simple.run(&mut States::new()).unwrap()[0], &whole[0], 1e-12);
+        assert_close(&simple.run(&mut States::new()).unwrap()[0], &whole[0], 1e-12);
         let single = simple.run_in(mil::eval::Arithmetic::F32, &mut States::new());
-        crate::common::assert_close(&single[0], &whole[0], 1e-3);
+        assert_close(&single[0], &whole[0], 1e-3);
     }
 
     /// A prompt, then tokens one by one, over the same states.
@@ -202,4 +204,97 @@ proptest! {
             states = assert_decomposes(&op, &states, 2e-2);
         }
     }
+}
+
+/// Sequence and context may stay symbols: the decomposition says so too, and runs at any size.
+#[test]
+fn sizes_may_stay_symbols() {
+    let dims = |sizes: [Dim; 4]| TensorType { dtype: DType::F32, shape: sizes.to_vec() };
+    let (seq, context) = (Dim::symbol("seq"), Dim::symbol("context"));
+    let mut program = Program::default();
+    let mut b = FunctionBuilder::new("main", Opset::Ios18, &mut program.weights);
+    let rows = |heads: usize| dims([1.into(), seq.clone(), heads.into(), 4.into()]);
+    let query = b.input("query", rows(4));
+    let key = b.input("key", rows(2));
+    let value = b.input("value", rows(2));
+    let positions = b.input("positions", TensorType::new(DType::I32, [seq.clone()]));
+    let cache = dims([1.into(), 2.into(), context, 4.into()]);
+    let key_cache = b.input("key_cache", Type::State(cache.clone()));
+    let value_cache = b.input("value_cache", Type::State(cache));
+    let frequencies = b.constant("inv_freq", Literal::vector(&[1.0f32, 0.1]));
+    let interleaved = b.constant("interleaved", Literal::bool(true));
+    let rope = b
+        .op(OpKind::LlmRope)
+        .arg("x", query)
+        .arg("positions", positions)
+        .arg("inv_freq", frequencies)
+        .arg("interleaved", interleaved);
+    let query = rope.result().unwrap();
+    let scale = b.constant("scale", Literal::scalar(0.5f32));
+    let attention = b
+        .op(OpKind::LlmAttention)
+        .arg("query", query)
+        .arg("key", key)
+        .arg("value", value)
+        .arg("positions", positions)
+        .arg("scale", scale)
+        .arg("key_cache", key_cache)
+        .arg("value_cache", value_cache);
+    let result = attention.result().unwrap();
+    let function = b.finish(vec![result]);
+    assert_eq!(function.ty(result).to_string(), "tensor<fp32, [1, seq, 4, 4]>");
+    program.functions.insert("main".into(), function);
+
+    for (seq, context) in [(1, 3), (3, 5)] {
+        let inputs = [
+            ("query", noise(1, &[1, seq, 4, 4])),
+            ("key", noise(2, &[1, seq, 2, 4])),
+            ("value", noise(3, &[1, seq, 2, 4])),
+            ("positions", ints(&[seq], 0..seq as i64)),
+        ];
+        let inputs: BTreeMap<String, Value> =
+            inputs.into_iter().map(|(name, a)| (name.to_owned(), a.into())).collect();
+        let one = One { program: program.clone(), inputs };
+        let simple = one.decomposed();
+        let ty = |p: &Program| p.functions["main"].ty(p.functions["main"].body.outputs[0]).clone();
+        assert_eq!(ty(&simple.program), ty(&program));
+        let fixed = [("context".to_owned(), context)].into();
+        let run = |mut one: One| {
+            let main = one.program.functions["main"].specialize(&fixed).unwrap();
+            one.program.functions.insert("main".into(), main);
+            let mut states = one.states();
+            (one.run(&mut states).unwrap(), states)
+        };
+        let ((whole, whole_states), (parts, part_states)) = (run(one), run(simple));
+        assert_close(&parts[0], &whole[0], 1e-12);
+        assert_eq!(whole_states, part_states);
+    }
+}
+
+#[test]
+fn inputs_must_have_their_types() {
+    let program = one(
+        OpKind::LlmAttention,
+        attention(
+            Shape {
+                batch: 1,
+                groups: 1,
+                repeats: 1,
+                width: 2,
+                capacity: 4,
+                window: None,
+                softcap: None,
+                cache: None,
+            },
+            0,
+            &[0, 1],
+        ),
+    );
+    let mut program = program.unwrap();
+    program.inputs.insert("key".into(), noise(0, &[1, 3, 1, 2]).into());
+    let text = program.run(&mut States::new()).unwrap_err().to_string();
+    assert_eq!(
+        text,
+        "function main: input key: fp32 [1, 3, 1, 2] is not tensor<fp32, [1, 2, 1, 2]>"
+    );
 }

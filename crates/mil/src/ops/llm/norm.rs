@@ -43,6 +43,12 @@ impl OpDef for LlmRmsNorm {
         let (x, weight) = (cx.array("x")?, cx.array("weight")?);
         let epsilon = cx.op.float("epsilon")?.unwrap_or(0.0);
         let (xs, w) = (x.floats()?, weight.floats()?);
+        if x.shape.last() != Some(&w.len()) {
+            return Err(OpError::invalid(format!(
+                "weight {:?} does not fit the last axis of x {:?}",
+                weight.shape, x.shape
+            )));
+        }
         let mut out = Vec::with_capacity(xs.len());
         for row in xs.chunks_exact(w.len().max(1)) {
             let mean = row.iter().map(|v| v * v).sum::<f64>() / row.len() as f64;
