@@ -370,5 +370,8 @@ mod tests {
         let last = rows(&t, 2..3).unwrap();
         assert_eq!((last.shape(), last.as_slice::<f32>().unwrap()), (&[1, 2][..], &[3.0, 6.0][..]));
         assert!(rows(&t, 2..4).is_none());
+        let blocks = Tensor::zeros(DType::Q8_0, &[6, 64]).unwrap();
+        assert_eq!(rows(&blocks, 2..4).unwrap().shape(), [2, 64]);
+        assert!(transposed(&blocks).is_none());
     }
 }

@@ -154,7 +154,8 @@ fn several_refusals_are_one_error() {
 #[test]
 fn tensors() {
     const QUERY: &str = "model.layers.1.self_attn.q_proj";
-    let cases: &[(&str, fn(&mut Weights), &str)] = &[
+    type Change = fn(&mut Weights);
+    let cases: &[(&str, Change, &str)] = &[
         (
             "llama",
             |w| drop(w.remove(&format!("{QUERY}.weight"))),

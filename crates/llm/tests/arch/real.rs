@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use rigel_llm::{LoadOptions, Model, inspect};
+use rigel_llm::{LoadOptions, Model, inspect, interface};
+use serde::Deserialize;
 use tensor::{DType, Tensor};
 
 use crate::common::Run;
@@ -66,6 +67,35 @@ fn gemma3_stays_in_its_file() {
     let found = (c.heads, c.kv_heads, c.head_dim, c.vocab, c.max_context, c.window, c.tied);
     assert_eq!(found, (4, 1, 256, 262_144, 32_768, Some(512), true));
     assert!(copied(&model) < 4096, "{} bytes copied", copied(&model));
+}
+
+/// Negative log-likelihoods of the first tokens of WikiText-2, of an independent f32 implementation.
+#[derive(Deserialize)]
+struct Likelihoods {
+    ids: Vec<i32>,
+    nll: Vec<f64>,
+}
+
+/// The interpreter is slow: a few tokens here, all 256 by the engines that are fast.
+#[test]
+fn first_likelihoods_are_those_of_the_oracle() {
+    const COUNT: usize = 8;
+    for (file, golden) in [
+        ("SmolLM2-135M-Instruct.Q4_1.gguf", "golden_smollm2_wiki256.json"),
+        ("gemma-3-270m-q4_k_m.gguf", "golden_gemma_wiki256.json"),
+    ] {
+        let text = fs::read_to_string(testkit::shared_dir().join("models").join(golden)).unwrap();
+        let golden: Likelihoods = serde_json::from_str(&text).unwrap();
+        let model = Model::load(fixture(file)).unwrap();
+        let logits = Run::new(&model, COUNT).logits(interface::SCORE, &golden.ids[..COUNT], 0);
+        let rows = logits.as_slice::<f32>().unwrap().chunks(model.config().vocab);
+        for (t, row) in rows.enumerate() {
+            let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let sum: f64 = row.iter().map(|x| f64::from(x - max).exp()).sum();
+            let nll = sum.ln() + f64::from(max - row[golden.ids[t + 1] as usize]);
+            assert!((nll - golden.nll[t]).abs() < 1e-3, "{file}, {t}: {nll}, {}", golden.nll[t]);
+        }
+    }
 }
 
 /// GPT-2 at its published size, of random weights, as the example writes it.
