@@ -8,6 +8,7 @@ pub mod interface;
 mod model;
 mod parts;
 pub mod sample;
+pub mod template;
 pub mod tokenizer;
 
 pub use error::{Error, Result};
