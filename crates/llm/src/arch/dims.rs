@@ -6,6 +6,10 @@ use crate::{Error, Result};
 
 /// Far beyond every model; products of two dimensions stay in range.
 const MAX_DIM: usize = 1 << 24;
+/// Far beyond every model, and small for what is allocated by layer before tensors are looked at.
+const MAX_LAYERS: usize = 4096;
+/// Far beyond every model; frequencies are computed for half as many elements.
+const MAX_HEAD_DIM: usize = 1 << 16;
 
 /// Dimensions of a decoder.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -47,18 +51,18 @@ impl Dims {
     /// When one is zero or absurd, or heads do not come in equal groups.
     pub(crate) fn checked(self, file: &Path) -> Result<Self> {
         let sizes = [
-            ("layers", self.layers),
-            ("width", self.width),
-            ("feed-forward width", self.feed_forward),
-            ("attention heads", self.heads),
-            ("key-value heads", self.kv_heads),
-            ("head width", self.head_dim),
-            ("vocabulary", self.vocab),
-            ("context", self.max_context),
+            ("layers", self.layers, MAX_LAYERS),
+            ("width", self.width, MAX_DIM),
+            ("feed-forward width", self.feed_forward, MAX_DIM),
+            ("attention heads", self.heads, MAX_DIM),
+            ("key-value heads", self.kv_heads, MAX_DIM),
+            ("head width", self.head_dim, MAX_HEAD_DIM),
+            ("vocabulary", self.vocab, MAX_DIM),
+            ("context", self.max_context, MAX_DIM),
         ];
-        for (what, n) in sizes {
-            if n == 0 || n > MAX_DIM {
-                return Err(Error::invalid(file, format!("{what} of {n}; 1 to {MAX_DIM} can be")));
+        for (what, n, max) in sizes {
+            if n == 0 || n > max {
+                return Err(Error::invalid(file, format!("{what} of {n}; 1 to {max} can be")));
             }
         }
         if !self.heads.is_multiple_of(self.kv_heads) {

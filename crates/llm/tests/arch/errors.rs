@@ -208,3 +208,81 @@ fn contexts() {
         assert!(error.to_string().contains("takes 1 to 64"), "{error}");
     }
 }
+
+#[test]
+fn gguf_metadata() {
+    use import::gguf::{self, Value};
+    let number = |n: u32| Value::from(n);
+    let cases: &[(&str, Value, ErrorKind, &str)] = &[
+        (
+            "general.architecture",
+            "mamba".into(),
+            ErrorKind::Unsupported,
+            "architecture \"mamba\"; there are gemma3, gpt2, llama, qwen2, qwen3",
+        ),
+        ("llama.expert_count", number(8), ErrorKind::Unsupported, "a mixture of 8 experts"),
+        ("llama.rope.scaling.type", "yarn".into(), ErrorKind::Unsupported, "rope scaling \"yarn\""),
+        (
+            "llama.rope.dimension_count",
+            number(17),
+            ErrorKind::Invalid,
+            "rotary embedding of 17 elements in heads of 16",
+        ),
+        (
+            "llama.attention.value_length",
+            number(8),
+            ErrorKind::Unsupported,
+            "values of another width",
+        ),
+        (
+            "llama.attention.head_count",
+            "four".into(),
+            ErrorKind::Invalid,
+            "key \"llama.attention.head_count\"",
+        ),
+        (
+            "llama.feed_forward_length",
+            [80u32, 96].as_slice().into(),
+            ErrorKind::Unsupported,
+            "feed_forward_length that differs between layers",
+        ),
+        ("llama.block_count", number(0), ErrorKind::Invalid, "layers of 0"),
+        ("llama.block_count", number(u32::MAX), ErrorKind::Invalid, "layers of 4294967295"),
+        (
+            "llama.attention.key_length",
+            number(1 << 20),
+            ErrorKind::Invalid,
+            "head width of 1048576",
+        ),
+        (
+            "llama.block_count",
+            number(1),
+            ErrorKind::Invalid,
+            "tensor \"blk.0.attn_q.weight\" is missing, of shape [64, 48]",
+        ),
+    ];
+    let embedding = Tensor::zeros(DType::F32, &[96, 48]).unwrap();
+    for (key, value, kind, message) in cases {
+        let mut metadata: BTreeMap<&str, Value> = [
+            ("general.architecture", "llama".into()),
+            ("llama.block_count", number(2)),
+            ("llama.embedding_length", number(48)),
+            ("llama.feed_forward_length", number(80)),
+            ("llama.context_length", number(64)),
+            ("llama.attention.head_count", number(4)),
+            ("llama.attention.key_length", number(16)),
+            ("llama.attention.layer_norm_rms_epsilon", 1e-6f32.into()),
+        ]
+        .into();
+        metadata.insert(key, value.clone());
+        let metadata: Vec<(&str, Value)> = metadata.into_iter().collect();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.gguf");
+        gguf::write(&path, &metadata, &[("token_embd.weight", &embedding)]).unwrap();
+        let error = Model::load(&path).expect_err("the model is broken");
+        assert_eq!(error.kind(), *kind, "{key}: {error}");
+        assert!(error.to_string().contains(message), "{key}: {error}");
+        let problems = inspect(&path).unwrap().problems;
+        assert!(problems.iter().any(|p| p.message.contains(message)), "{key}: {problems:?}");
+    }
+}
