@@ -35,6 +35,11 @@ impl OpError {
     pub fn unsupported(message: impl Into<String>) -> Self {
         OpError { kind: ErrorKind::Unsupported, message: message.into() }
     }
+
+    /// A size beyond what Rigel accepts.
+    pub fn limit(message: impl Into<String>) -> Self {
+        OpError { kind: ErrorKind::Limit, message: message.into() }
+    }
 }
 
 impl From<Error> for OpError {

@@ -3,6 +3,20 @@
 use super::{Array, Data};
 use crate::OpError;
 
+/// The most elements that an operation may make from sizes that are values (2 GiB of `f64`).
+const MAX_ELEMENTS: usize = 1 << 28;
+
+/// Checks a shape that was computed from values, before memory is asked for.
+///
+/// # Errors
+/// When it has too many elements.
+pub(crate) fn bounded(shape: &[usize]) -> Result<(), OpError> {
+    match tensor::element_count(shape) {
+        Some(n) if n <= MAX_ELEMENTS => Ok(()),
+        _ => Err(OpError::limit(format!("a result of shape {shape:?} is too large"))),
+    }
+}
+
 /// Row-major strides of `shape`.
 pub(crate) fn strides(shape: &[usize]) -> Vec<isize> {
     let mut strides = vec![0; shape.len()];

@@ -16,7 +16,7 @@ mod linalg;
 
 pub(crate) use array::wrap;
 pub use array::{Array, Data, tensor_floats, tensor_ints};
-pub(crate) use index::{Strided, broadcast_shape, strides};
+pub(crate) use index::{Strided, bounded, broadcast_shape, strides};
 pub(crate) use linalg::{dot, matmul_nt};
 
 use crate::{

@@ -48,18 +48,21 @@ impl Options {
 
     /// Padding before the axis and size of the result, for `size` elements and a kernel of `kernel`.
     fn axis(&self, axis: usize, size: usize, kernel: usize) -> Option<(usize, usize)> {
-        let (stride, reach) = (self.strides[axis], kernel.checked_sub(1)? * self.dilations[axis]);
+        let (stride, reach) =
+            (self.strides[axis], kernel.checked_sub(1)?.checked_mul(self.dilations[axis])?);
         let [before, after] = match &*self.pad_type {
             "valid" => [0, 0],
             "custom" => self.pad[axis],
             same => {
                 let out = size.div_ceil(stride);
-                let total = (out.saturating_sub(1) * stride + reach + 1).saturating_sub(size);
+                let total = (out.saturating_sub(1).checked_mul(stride)?)
+                    .checked_add(reach + 1)?
+                    .saturating_sub(size);
                 let less = total / 2;
                 if same == "same" { [less, total - less] } else { [total - less, less] }
             }
         };
-        let span = (size + before + after).checked_sub(reach + 1)?;
+        let span = size.checked_add(before)?.checked_add(after)?.checked_sub(reach + 1)?;
         Some((before, span / stride + 1))
     }
 }

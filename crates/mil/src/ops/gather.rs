@@ -125,7 +125,17 @@ impl OpDef for GatherAlongAxis {
     fn eval(&self, cx: &mut EvalCx<'_, '_>) -> Result<Vec<Value>, OpError> {
         let (x, indices) = (cx.array("x")?, cx.array("indices")?);
         let axis = cx.op.axis(cx.op.int("axis")?.unwrap_or(0), x.shape.len())?;
-        let (size, count) = (x.shape[axis], indices.shape.get(axis).copied().unwrap_or(0));
+        let mut expected = indices.shape.clone();
+        if let Some(along) = expected.get_mut(axis) {
+            *along = x.shape[axis];
+        }
+        if expected != x.shape {
+            return Err(OpError::invalid(format!(
+                "indices {:?} do not fit x {:?}",
+                indices.shape, x.shape
+            )));
+        }
+        let (size, count) = (x.shape[axis], indices.shape[axis]);
         let inner: usize = x.shape[axis + 1..].iter().product();
         let at = places(&cx.op, &indices, size)?;
         let sources = at.iter().enumerate().map(|(n, i)| {

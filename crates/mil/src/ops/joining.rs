@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::{Domain, OpDef, OpView, Param};
-use crate::eval::{Array, Data, EvalCx, Strided, Value, strides};
+use crate::eval::{Array, Data, EvalCx, Strided, Value, bounded, strides};
 use crate::{Dim, OpError, TensorType, Type};
 
 /// The items of `values` one after another along the constant `axis`; with `interleave` (false by
@@ -46,7 +46,9 @@ impl OpDef for Concat {
             }
             for (i, size) in shape.iter_mut().enumerate() {
                 match (&*size, &item.shape[i]) {
-                    (Dim::Fixed(a), Dim::Fixed(b)) if i == axis => *size = Dim::Fixed(a + b),
+                    (Dim::Fixed(a), Dim::Fixed(b)) if i == axis => {
+                        *size = Dim::Fixed(a.saturating_add(*b))
+                    }
                     _ if i == axis => *size = Dim::Unknown,
                     // A known size decides over an unknown one.
                     (Dim::Unknown, other) | (Dim::Symbol(_), other @ Dim::Fixed(_)) => {
@@ -182,7 +184,9 @@ impl Split {
         if let Some(sizes) = op.ints("split_sizes")? {
             let fixed: Option<Vec<usize>> =
                 sizes.iter().map(|&n| usize::try_from(n).ok()).collect();
-            let total = fixed.as_ref().map(|f| Dim::Fixed(f.iter().sum()));
+            let total = fixed
+                .as_ref()
+                .map(|f| Dim::Fixed(f.iter().fold(0, |sum: usize, n| sum.saturating_add(*n))));
             return match fixed {
                 Some(f)
                     if total.is_some_and(|t| t.compatible(size))
@@ -278,7 +282,9 @@ impl OpDef for Tile {
                 let reps = op.ints("reps")?.unwrap_or_default();
                 let tiled = x.shape.iter().zip(&reps).map(|(size, &n)| match (size, n) {
                     (size, 1) => Ok(size.clone()),
-                    (Dim::Fixed(size), n) if n > 0 => Ok(Dim::Fixed(size * n as usize)),
+                    (Dim::Fixed(size), n) if n > 0 => {
+                        Ok(Dim::Fixed(size.saturating_mul(n as usize)))
+                    }
                     (_, n) if n > 0 => Ok(Dim::Unknown),
                     _ => Err(OpError::invalid(format!("reps {reps:?} are not positive"))),
                 });
@@ -299,8 +305,9 @@ impl OpDef for Tile {
         for ((&size, step), &n) in x.shape.iter().zip(strides(&x.shape)).zip(reps) {
             view.extend([n as usize, size]);
             view_steps.extend([0, step]);
-            shape.push(size * n as usize);
+            shape.push(size.saturating_mul(n as usize));
         }
+        bounded(&shape)?;
         Ok(vec![x.pick(shape, Strided::new(&view, &view_steps, 0)).into()])
     }
 
@@ -324,6 +331,16 @@ impl Pad {
         let mut amounts = vec![[0, 0]; rank - given.len() / 2];
         amounts.extend_from_slice(given.as_chunks::<2>().0);
         Ok(amounts)
+    }
+
+    /// The size of an axis of `size` with the numbers before and after it.
+    fn padded(mode: &str, size: usize, [before, after]: [usize; 2]) -> Result<usize, OpError> {
+        if mode == "reflect" && before.max(after) > 0 && before.max(after) >= size {
+            return Err(OpError::invalid(format!(
+                "pad [{before}, {after}] reflects more than size {size} has"
+            )));
+        }
+        Ok(size.saturating_add(before).saturating_add(after))
     }
 
     /// For each place along an axis the element it comes from; `None` for the constant.
@@ -372,20 +389,12 @@ impl OpDef for Pad {
             Some(_) => {
                 let amounts = Self::amounts(&op.ints("pad")?.unwrap_or_default(), x.rank())
                     .map_err(|e| OpError::invalid(format!("x {x}: {e}")))?;
-                let padded = x.shape.iter().zip(&amounts).map(|(size, [before, after])| {
-                    match (size.fixed(), before + after) {
-                        (Some(n), more) if mode == "reflect" && more > 0 => {
-                            if *before >= n || *after >= n {
-                                return Err(OpError::invalid(format!(
-                                    "pad [{before}, {after}] reflects more than size {n} has"
-                                )));
-                            }
-                            Ok(Dim::Fixed(n + more))
-                        }
-                        (Some(n), more) => Ok(Dim::Fixed(n + more)),
-                        (None, 0) => Ok(size.clone()),
-                        (None, _) => Ok(Dim::Unknown),
-                    }
+                let padded = x.shape.iter().zip(&amounts).map(|(size, [before, after])| match size
+                    .fixed()
+                {
+                    Some(n) => Self::padded(mode, n, [*before, *after]).map(Dim::Fixed),
+                    None if [*before, *after] == [0, 0] => Ok(size.clone()),
+                    None => Ok(Dim::Unknown),
                 });
                 padded.collect::<Result<_, _>>()?
             }
@@ -397,6 +406,10 @@ impl OpDef for Pad {
         let (x, pad, value) = (cx.array("x")?, cx.array("pad")?, cx.opt_array("constant_val")?);
         let mode = cx.op.str("mode")?.unwrap_or("constant");
         let amounts = Self::amounts(pad.ints()?, x.shape.len())?;
+        let sizes = x.shape.iter().zip(&amounts);
+        let shape = sizes.map(|(&n, &amount)| Self::padded(mode, n, amount));
+        let shape = shape.collect::<Result<Vec<usize>, _>>()?;
+        bounded(&shape)?;
         // The array is extended axis by axis; the constant is one element behind all others.
         let blank = match (&x.data, value) {
             (_, Some(v)) => v.data.clone(),
@@ -422,8 +435,6 @@ impl OpDef for Pad {
                 .flat_map(|&base| sources.iter().map(move |&s| Some(base? + s? * step as usize)))
                 .collect();
         }
-        let shape =
-            x.shape.iter().zip(&amounts).map(|(n, [before, after])| n + before + after).collect();
         let constant = x.len();
         extended = extended.pick(shape, indices.into_iter().map(|i| i.unwrap_or(constant)));
         Ok(vec![extended.into()])

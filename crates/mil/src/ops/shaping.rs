@@ -5,7 +5,7 @@ use tensor::DType;
 use super::reduction::axes;
 use super::shapes::reshaped;
 use super::{Domain, OpDef, OpView, Param};
-use crate::eval::{Array, Data, EvalCx, Value};
+use crate::eval::{Array, Data, EvalCx, Value, bounded};
 use crate::{Dim, OpError, TensorType, Type};
 
 /// The elements of `x`, row-major, under the shape `shape`: an integer vector where 0 (if `shape` has
@@ -252,6 +252,7 @@ impl OpDef for Fill {
             Some(value) => (*value).clone(),
             None => Array { dtype: DType::F32, shape: vec![], data: Data::Float(vec![0.0]) },
         };
+        bounded(&shape)?;
         Ok(vec![scalar.broadcast_to(&shape).into()])
     }
 
@@ -274,7 +275,9 @@ impl Range1d {
         if step == 0.0 || !n.is_finite() {
             return Err(OpError::invalid(format!("no range from {start} to {end} by {step}")));
         }
-        Ok(n.max(0.0) as usize)
+        let n = n.max(0.0) as usize;
+        bounded(&[n])?;
+        Ok(n)
     }
 }
 
@@ -319,7 +322,12 @@ impl OpDef for Range1d {
         let (n, data) = match (&start.data, &end.data, &step.data) {
             (Data::Int(a), Data::Int(b), Data::Int(s)) => {
                 let n = Self::count(a[0] as f64, b[0] as f64, s[0] as f64)?;
-                (n, Data::Int((0..n as i64).map(|i| a[0] + i * s[0]).collect()))
+                (
+                    n,
+                    Data::Int(
+                        (0..n as i64).map(|i| a[0].wrapping_add(i.wrapping_mul(s[0]))).collect(),
+                    ),
+                )
             }
             _ => {
                 let (a, s) = (start.floats()?[0], step.floats()?[0]);

@@ -78,7 +78,7 @@ impl Masks {
         }
         let whole = self.begin[axis] || (begin == Some(0) && step > 0);
         Ok(match (begin, end) {
-            _ if whole && self.end[axis] && step.abs() == 1 => size.clone(),
+            _ if whole && self.end[axis] && step.unsigned_abs() == 1 => size.clone(),
             // The last `-b` elements, whatever the size (which is at least that).
             (Some(b), _) if b < 0 && !self.begin[axis] && self.end[axis] && step > 0 => {
                 Dim::Fixed(b.unsigned_abs().div_ceil(step.unsigned_abs()) as usize)
@@ -129,7 +129,8 @@ fn slice_elements(cx: &EvalCx<'_, '_>, shape: &[usize]) -> Result<(Vec<usize>, S
     for axis in 0..rank {
         let (first, count) = masks.resolve(axis, begin[axis], end[axis], shape[axis])?;
         sizes.push(count);
-        view.push(steps[axis] * masks.stride[axis] as isize);
+        // A step that is never taken may be any number.
+        view.push(if count > 1 { steps[axis] * masks.stride[axis] as isize } else { 0 });
         offset += first as isize * steps[axis];
     }
     let elements = Strided::new(&sizes, &view, offset);
@@ -291,6 +292,9 @@ impl OpDef for SliceBySize {
     fn eval(&self, cx: &mut EvalCx<'_, '_>) -> Result<Vec<Value>, OpError> {
         let (x, begin, size) = (cx.array("x")?, cx.array("begin")?, cx.array("size")?);
         let (begin, size) = (begin.ints()?, size.ints()?);
+        if begin.len() != x.shape.len() || size.len() != x.shape.len() {
+            return Err(OpError::invalid(format!("begin or size does not fit x {:?}", x.shape)));
+        }
         let steps = strides(&x.shape);
         let (mut shape, mut offset) = (Vec::new(), 0);
         for ((&n, step), (&b, &s)) in x.shape.iter().zip(&steps).zip(begin.iter().zip(size)) {

@@ -578,3 +578,39 @@ fn arguments_that_do_not_fit_are_refused() {
     let missing: Vec<_> = plain().into_iter().filter(|k| !seen.contains(k)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
+
+/// Sizes and strides at the ends of their ranges are refused or harmless, never a crash.
+#[test]
+fn absurd_sizes_are_refused() {
+    use OpKind::*;
+    const BIG: i64 = i64::MAX / 2;
+    let long = |values: &[i64]| In::from(Literal::vector(values));
+    let run = |values: &[i64]| In::from(Array { dtype: DType::I64, ..i(values) });
+    for (kind, args) in [
+        (Fill, vec![("shape", run(&[BIG, BIG]))]),
+        (Fill, vec![("shape", run(&[BIG]))]),
+        (Tile, with(x(v(&[1.0, 2.0])), vec![("reps", run(&[BIG]))])),
+        (Pad, with(x(v(&[1.0])), vec![("pad", run(&[BIG, BIG]))])),
+        (
+            Range1d,
+            vec![
+                ("start", Literal::scalar(0i64).into()),
+                ("end", Literal::scalar(BIG).into()),
+                ("step", Literal::scalar(1i64).into()),
+            ],
+        ),
+    ] {
+        let text = refusal(kind, args);
+        assert!(text.contains("limit: "), "{text}");
+    }
+    let stride = || ("stride", long(&[i64::MIN]));
+    let slice =
+        with(x(v(&[1.0, 2.0])), vec![("begin", long(&[1])), ("end", long(&[i64::MIN])), stride()]);
+    check(vec![(SliceByIndex, slice, vec![v(&[2.0])])]);
+    let conv = vec![
+        ("x", f32s(&[1, 1, 2], [0.0; 2]).into()),
+        ("weight", f32s(&[1, 1, 2], [0.0; 2]).into()),
+        ("dilations", long(&[BIG])),
+    ];
+    refusal(Conv, conv);
+}

@@ -157,7 +157,8 @@ impl OpDef for LlmAttention {
             return Err(OpError::invalid("query or key is not of rank 4"));
         };
         let expected = [b, t, g, d];
-        if key.shape != expected || value.shape != expected || positions.len() != t {
+        let grouped = g > 0 && h.is_multiple_of(g);
+        if key.shape != expected || value.shape != expected || positions.len() != t || !grouped {
             return Err(OpError::invalid(format!(
                 "query {:?}, key {:?}, value {:?} and {} positions do not go together",
                 query.shape,
