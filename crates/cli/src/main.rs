@@ -1,2 +1,51 @@
-//! The `rigel` command.
-fn main() {}
+//! The `rigel` command: parses arguments, runs one subcommand, reports its error.
+
+mod commands;
+mod environment;
+mod failure;
+mod interrupt;
+mod loading;
+mod output;
+mod progress;
+mod sampling_args;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+const ABOUT: &str = "Run small language models from GGUF, safetensors and llama2.c files";
+
+const AFTER_HELP: &str = "\
+Examples:
+  rigel generate \"The capital of France is\"
+  rigel generate --chat --temperature 0 \"Name three colours.\"
+  rigel chat --model smollm2-135m --system \"You answer briefly.\"
+  rigel eval --model model.gguf --text wiki.test.raw --max-tokens 2048
+  rigel inspect model.gguf
+
+A model is named by a path (a .gguf or llama2.c file, or a directory with safetensors and
+config.json), by an alias (see `rigel models`) or by a Hugging Face repository OWNER/REPOSITORY[:FILE].
+
+Environment:
+  RIGEL_CACHE    Where models fetched by alias and the history of chats are kept
+  RIGEL_PYTHON   Python whose pip fetches them (default python3)
+  HF_HOME, HF_ENDPOINT, HF_TOKEN   As for Hugging Face's own tools
+  NO_COLOR       No colours, even on a terminal
+
+Results go to standard output, all else to standard error.
+Exit status: 0 success, 1 failure, 2 wrong usage, 130 interrupted.";
+
+/// The whole command line.
+#[derive(Parser)]
+#[command(name = "rigel", version, about = ABOUT, after_help = AFTER_HELP)]
+struct Cli {
+    #[command(subcommand)]
+    command: commands::Command,
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command.run() {
+        Ok(code) => code,
+        Err(error) => failure::report(&error),
+    }
+}

@@ -58,9 +58,11 @@ pub fn evaluate(
     let Some(&last) = ids.last() else {
         return Err(Error::request("there is nothing to evaluate: the text has no tokens"));
     };
-    if ids.len() > window && window < 4 {
+    let seen = ids.len().min(window);
+    if seen > session.context() || (seen < ids.len() && seen < 4) {
         return Err(Error::request(format!(
-            "a window of {window} tokens is too short to evaluate in"
+            "cannot evaluate in windows of {seen} tokens; they must have from 4 to {} (the context)",
+            session.context()
         )));
     }
     let keep = usize::from(ids.first().is_some_and(|id| Some(*id) == bos));

@@ -10,9 +10,9 @@ use serde_json::json;
 use tensor::Tensor;
 
 /// Vocabulary of all models here: the bytes and an end token.
-pub const CHAOS: usize = 257;
+pub(crate) const CHAOS: usize = 257;
 /// The end token.
-pub const END: u32 = 256;
+pub(crate) const END: u32 = 256;
 
 /// Function and number of tokens of each run.
 type Calls = Arc<Mutex<Vec<(&'static str, usize)>>>;
@@ -21,7 +21,7 @@ type Calls = Arc<Mutex<Vec<(&'static str, usize)>>>;
 type Logits = Box<dyn Fn(&[i32]) -> Vec<f32> + Send>;
 
 /// A model that remembers every token in its slot, as a cache does, and answers from what it remembers.
-pub struct Fake {
+pub(crate) struct Fake {
     slots: Vec<i32>,
     logits: Logits,
     calls: Calls,
@@ -37,7 +37,7 @@ impl Fake {
     }
 
     /// Logits that depend on every token and its position, and look random. Never the end token.
-    pub fn chaos() -> (Self, Calls) {
+    pub(crate) fn chaos() -> (Self, Calls) {
         Fake::new(Box::new(|seen| {
             let seed = seen.iter().fold(7u64, |h, &id| {
                 (h ^ id.cast_unsigned() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
@@ -48,12 +48,12 @@ impl Fake {
     }
 
     /// Calls `after` behind every run.
-    pub fn after_each_call(self, after: impl Fn() + Send + 'static) -> Self {
+    pub(crate) fn after_each_call(self, after: impl Fn() + Send + 'static) -> Self {
         Fake { after: Box::new(after), ..self }
     }
 
     /// Fails to run the token at a position.
-    pub fn failing_at(self, position: usize) -> Self {
+    pub(crate) fn failing_at(self, position: usize) -> Self {
         Fake { failing_at: position, ..self }
     }
 }
@@ -103,12 +103,12 @@ impl Runnable for Fake {
 }
 
 /// A session over [`Fake::chaos`].
-pub fn chaos(context: usize) -> Session {
+pub(crate) fn chaos(context: usize) -> Session {
     Session::new(Box::new(Fake::chaos().0), context, CHAOS).unwrap()
 }
 
 /// A session whose model, after `prompt`, says `text` and ends.
-pub fn script(prompt: &str, text: &str) -> Session {
+pub(crate) fn script(prompt: &str, text: &str) -> Session {
     let (start, text) = (prompt.len(), bytes(text));
     let (fake, _) = Fake::new(Box::new(move |seen| {
         let next = text.get(seen.len() - start).copied().unwrap_or(END);
@@ -118,12 +118,12 @@ pub fn script(prompt: &str, text: &str) -> Session {
 }
 
 /// The ids of a text.
-pub fn bytes(text: &str) -> Vec<u32> {
+pub(crate) fn bytes(text: &str) -> Vec<u32> {
     text.bytes().map(u32::from).collect()
 }
 
 /// A byte-level tokenizer without merges, in which a byte's id is its value.
-pub fn byte_tokenizer() -> Tokenizer {
+pub(crate) fn byte_tokenizer() -> Tokenizer {
     // GPT-2's printable stand-ins: bytes that are no visible Latin-1 character move to U+0100 and up.
     let mut moved = 0x100;
     let vocab: serde_json::Map<_, _> = (0u32..256)

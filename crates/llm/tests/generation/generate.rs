@@ -1,12 +1,9 @@
 //! Generation over a model whose every answer is known: endings, text, overflow, reuse of the cache.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod fake;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fake::{CHAOS, Fake, byte_tokenizer, bytes, chaos, script};
+use crate::fake::{CHAOS, Fake, byte_tokenizer, bytes, chaos, script};
 use rigel_llm::generate::{FinishReason, GenerateOptions, Generated, Overflow, Session};
 use rigel_llm::sample::SamplingParams;
 

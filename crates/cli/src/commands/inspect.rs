@@ -1,0 +1,113 @@
+//! `rigel inspect`: what a model file holds, and what of it would not run.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use clap::Args;
+use llm::Inspection;
+use serde_json::json;
+
+use crate::progress::Downloads;
+use crate::{environment, output};
+
+/// Longest metadata value shown, in characters.
+const SHOWN: usize = 100;
+
+/// List a model file: metadata, tensors, sizes, architecture, and what would not run and why
+#[derive(Args)]
+pub(crate) struct Inspect {
+    /// Path, alias or Hugging Face repository
+    file: String,
+    /// Print a JSON object: path, format, bytes, metadata, tensors, config, types, problems
+    #[arg(long)]
+    json: bool,
+}
+
+/// Tensors of one type.
+#[derive(Default, serde::Serialize)]
+struct Type {
+    tensors: usize,
+    elements: u64,
+    bytes: u64,
+}
+
+impl Inspect {
+    pub(super) fn run(&self) -> Result<()> {
+        let path = environment::hub()?.resolve(&self.file, &Downloads::default())?;
+        let inspection = llm::inspect(path)?;
+        let types = types(&inspection);
+        if self.json {
+            let mut value = serde_json::to_value(&inspection)?;
+            value["types"] = json!(types);
+            return output::json(&value);
+        }
+        output::line(&listing(&inspection, &types))
+    }
+}
+
+fn types(inspection: &Inspection) -> BTreeMap<&str, Type> {
+    let mut types = BTreeMap::<_, Type>::new();
+    for tensor in &inspection.tensors {
+        let ty = types.entry(tensor.ty.as_str()).or_default();
+        ty.tensors += 1;
+        ty.elements += tensor.shape.iter().map(|&d| d as u64).product::<u64>();
+        ty.bytes += tensor.bytes.unwrap_or(0) as u64;
+    }
+    types
+}
+
+fn listing(inspection: &Inspection, types: &BTreeMap<&str, Type>) -> String {
+    let mut lines = vec![
+        format!("{}", inspection.path.display()),
+        format!("{}, {} of tensors", inspection.format, output::size(inspection.bytes as u64)),
+        String::new(),
+        "metadata".to_owned(),
+    ];
+    for (key, value) in &inspection.metadata {
+        lines.push(format!("  {key} = {}", shortened(value)));
+    }
+    lines.extend([String::new(), format!("tensors ({})", inspection.tensors.len())]);
+    for t in &inspection.tensors {
+        let bytes = t.bytes.map_or("size unknown".to_owned(), |b| output::size(b as u64));
+        lines.push(format!("  {:<40} {:<7} {:?} {bytes}", t.name, t.ty, t.shape));
+    }
+    lines.extend([String::new(), "types".to_owned()]);
+    for (name, ty) in types {
+        lines.push(format!(
+            "  {name:<7} {:>5} tensors {:>15} elements {:>10}",
+            ty.tensors,
+            output::thousands(ty.elements),
+            output::size(ty.bytes)
+        ));
+    }
+    lines.push(String::new());
+    if let Some(c) = &inspection.config {
+        lines.push(format!(
+            "{}: {} parameters, {} layers, width {}, feed-forward {}, {} heads of {} ({} for keys and \
+             values), vocabulary {}, context {}",
+            c.arch,
+            output::thousands(c.parameters),
+            c.layers,
+            c.width,
+            c.feed_forward,
+            c.heads,
+            c.head_dim,
+            c.kv_heads,
+            output::thousands(c.vocab as u64),
+            output::thousands(c.max_context as u64)
+        ));
+    }
+    if inspection.problems.is_empty() {
+        lines.push("runs".to_owned());
+    }
+    for problem in &inspection.problems {
+        lines.push(format!("does not run: {}: {}", problem.kind, problem.message));
+    }
+    lines.join("\n")
+}
+
+/// A value on one line that is not too long.
+fn shortened(value: &str) -> String {
+    let line: String = value.chars().take(SHOWN).collect::<String>().replace('\n', "\\n");
+    if value.chars().count() > SHOWN { format!("{line}…") } else { line }
+}

@@ -1,0 +1,65 @@
+//! The subcommands: one file each.
+
+mod chat;
+mod completions;
+mod eval;
+mod generate;
+mod inspect;
+mod models;
+mod pull;
+mod tokenize;
+
+use std::io::Read;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Subcommand;
+
+/// What to do.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    Generate(generate::Generate),
+    Chat(chat::Chat),
+    Eval(eval::Eval),
+    Tokenize(tokenize::Tokenize),
+    Inspect(inspect::Inspect),
+    Pull(pull::Pull),
+    Models(models::Models),
+    Completions(completions::Completions),
+}
+
+impl Command {
+    /// Does it.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being done.
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        match self {
+            Command::Generate(c) => return c.run(),
+            Command::Chat(c) => return c.run(),
+            Command::Eval(c) => c.run()?,
+            Command::Tokenize(c) => c.run()?,
+            Command::Inspect(c) => c.run()?,
+            Command::Pull(c) => c.run()?,
+            Command::Models(c) => c.run()?,
+            Command::Completions(c) => c.run()?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// A text argument: `-` stands for standard input, whose last line end does not count.
+fn text_or_stdin(argument: &str) -> Result<String> {
+    if argument != "-" {
+        return Ok(argument.to_owned());
+    }
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).context("cannot read standard input as UTF-8")?;
+    if text.ends_with('\n') {
+        text.pop();
+        if text.ends_with('\r') {
+            text.pop();
+        }
+    }
+    Ok(text)
+}

@@ -1,0 +1,28 @@
+//! `rigel pull`: fetches a model.
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::json;
+
+use crate::progress::Downloads;
+use crate::{environment, output};
+
+/// Fetch a model, checked by digest, and print its path
+#[derive(Args)]
+pub(crate) struct Pull {
+    /// Alias (see `rigel models`) or Hugging Face repository OWNER/REPOSITORY[:FILE]
+    name: String,
+    /// Print a JSON object: name, path
+    #[arg(long)]
+    json: bool,
+}
+
+impl Pull {
+    pub(super) fn run(&self) -> Result<()> {
+        let path = environment::hub()?.resolve(&self.name, &Downloads::default())?;
+        if self.json {
+            return output::json(&json!({ "name": self.name, "path": path }));
+        }
+        output::line(&path.display().to_string())
+    }
+}

@@ -1,0 +1,44 @@
+//! How an error is shown: one line with its causes, and the exit status.
+
+use std::io;
+use std::process::ExitCode;
+
+use crate::output::{Style, on_stderr};
+
+/// Shows `error` and returns the exit status. A reader of our output who has left is no failure.
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    let gone = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
+    if error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(gone)) {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("{} {}", on_stderr("error:", Style::Error), line(error));
+    ExitCode::FAILURE
+}
+
+/// The error and its causes, outermost first, leaving out what the one before already says.
+fn line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain() {
+        let words = cause.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        if line.is_empty() {
+            line = words;
+        } else if !line.contains(&words) {
+            line = format!("{line}: {words}");
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn causes_are_told_once_and_in_one_line() {
+        let inner = io::Error::other("no\n such thing");
+        let error = Err::<(), _>(inner).context("a: no such thing").context("outer").unwrap_err();
+        assert_eq!(line(&error), "outer: a: no such thing");
+    }
+}

@@ -1,0 +1,103 @@
+//! Writing results to standard output, and colours on standard error.
+
+use std::io::{self, IsTerminal, Write};
+
+use anyhow::Result;
+use serde::Serialize;
+
+/// Writes `value` as indented JSON and a line's end.
+///
+/// # Errors
+/// When standard output cannot be written.
+pub(crate) fn json(value: &impl Serialize) -> Result<()> {
+    line(&serde_json::to_string_pretty(value)?)
+}
+
+/// Writes `text` and a line's end.
+///
+/// # Errors
+/// When standard output cannot be written.
+pub(crate) fn line(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.write_all(b"\n")?;
+    Ok(out.flush()?)
+}
+
+/// Writes `text` at once, so that a stream shows as it comes.
+///
+/// # Errors
+/// When standard output cannot be written.
+pub(crate) fn piece(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// What a text on standard error stands for.
+#[derive(Clone, Copy)]
+pub(crate) enum Style {
+    /// The word before an error.
+    Error,
+    /// What can be overlooked.
+    Faint,
+}
+
+/// `text` with the style's colours, if standard error is a terminal and `NO_COLOR` is not set.
+pub(crate) fn on_stderr(text: &str, style: Style) -> String {
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+    if plain || !io::stderr().is_terminal() {
+        return text.to_owned();
+    }
+    let code = match style {
+        Style::Error => "1;31",
+        Style::Faint => "2",
+    };
+    format!("\x1b[{code}m{text}\x1b[0m")
+}
+
+/// A remark on standard error for people; nothing if nobody watches.
+pub(crate) fn remark(text: &str) {
+    if io::stderr().is_terminal() {
+        eprintln!("{}", on_stderr(text, Style::Faint));
+    }
+}
+
+/// `bytes` with a unit, as people read it.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// A number with its thousands apart.
+pub(crate) fn thousands(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(c);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_as_people_read_them() {
+        assert_eq!([0, 999, 1_000, 98_362_432].map(size), ["0 B", "999 B", "1.0 kB", "98.4 MB"]);
+        assert_eq!(
+            [0, 999, 1_000, 134_515_008].map(thousands),
+            ["0", "999", "1,000", "134,515,008"]
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! Bad input: one clear line, status 1, nothing on standard output.
+
+use std::fs;
+
+use crate::run::{assert_fails, command, finish, model, rigel, with_stories};
+
+#[test]
+fn names_that_mean_nothing() {
+    let missing = rigel(["generate", "--model", "./no/such.gguf", "x"]);
+    assert_fails(&missing, &["no model \"./no/such.gguf\"", "smollm2-135m"]);
+    assert_fails(&rigel(["pull", "smollm9"]), &["no model \"smollm9\"", "OWNER/REPOSITORY"]);
+    assert_fails(&rigel(["inspect", "no.gguf"]), &["no model \"no.gguf\""]);
+}
+
+#[test]
+fn files_that_are_no_models() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let cut = write("cut.gguf", b"GGUF\x03\0\0\0\x01");
+    assert_fails(&rigel(["generate", "--model", &cut, "x"]), &["cut.gguf"]);
+    assert_fails(&rigel(["inspect", &cut]), &["cut.gguf"]);
+    let absurd = [b"GGUF\x03\0\0\0".as_slice(), &[0xff; 16]].concat();
+    assert_fails(&rigel(["inspect", &write("absurd.gguf", &absurd)]), &["absurd.gguf"]);
+    let whole = fs::read(model("stories260K.bin")).unwrap();
+    let short = write("short.bin", &whole[..500_000]);
+    let outcome =
+        rigel(["generate", "--model", &short, "--tokenizer", &model("tok512.bin"), "Once"]);
+    assert_fails(&outcome, &["short.bin"]);
+    assert_fails(&rigel(["generate", "--model", dir.path().to_str().unwrap()]), &[]);
+}
+
+#[test]
+fn tokenizers_that_are_missing_or_of_another_model() {
+    let checkpoint = model("stories260K.bin");
+    let missing = rigel(["generate", "--model", &checkpoint, "Once"]);
+    assert_fails(&missing, &["stories260K.bin", "--tokenizer"]);
+    let other = model("llama2_tokenizer.model");
+    let outcome = rigel(["generate", "--model", &checkpoint, "--tokenizer", &other, "Once"]);
+    assert_fails(&outcome, &["llama2_tokenizer.model", "32000", "512"]);
+}
+
+#[test]
+fn parameters_out_of_range() {
+    let outcome = rigel(with_stories("generate", &["--top-p", "1.5", "x"]));
+    assert_fails(&outcome, &["top-p is 1.5"]);
+    assert_fails(&rigel(with_stories("generate", &["--stop", "", "x"])), &["stop string is empty"]);
+}
+
+#[test]
+fn ids_files_that_are_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |content: &str| {
+        let path = dir.path().join("ids.json");
+        fs::write(&path, content).unwrap();
+        rigel(with_stories("eval", &["--ids", path.to_str().unwrap()]))
+    };
+    assert_fails(&run("[1, 2"), &["ids.json"]);
+    assert_fails(&run("{}"), &["ids.json", "\"ids\""]);
+    assert_fails(&run("[1, -2]"), &["entry 1 is -2"]);
+    assert_fails(&run("[1, 600]"), &["token 600", "512"]);
+    assert_fails(&run("[]"), &["no tokens"]);
+    assert_fails(&rigel(with_stories("eval", &["--text", "./none.txt"])), &["none.txt"]);
+}
+
+/// Neither the package index nor the hub can be reached.
+#[test]
+fn no_network() {
+    let dir = tempfile::tempdir().unwrap();
+    let unreachable = |arguments: &[&str]| {
+        let mut command = command();
+        command
+            .args(arguments)
+            .env("RIGEL_CACHE", dir.path())
+            .env("HF_HOME", dir.path())
+            .env("HF_ENDPOINT", "http://127.0.0.1:9")
+            .env("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+            .env("PIP_RETRIES", "0")
+            .env("PIP_TIMEOUT", "1")
+            .env("PIP_CONFIG_FILE", "/dev/null");
+        finish(command, "")
+    };
+    let outcome = unreachable(&["pull", "smollm2-135m"]);
+    assert_eq!((outcome.code, outcome.out.as_str()), (1, ""), "{}", outcome.err);
+    assert!(
+        outcome.err.lines().last().unwrap().starts_with("error: cannot fetch"),
+        "{}",
+        outcome.err
+    );
+    let outcome = unreachable(&["pull", "owner/repository"]);
+    assert_fails(&outcome, &["owner/repository"]);
+    // Nothing that could be taken for a model is left.
+    let files: Vec<_> = fs::read_dir(dir.path())
+        .unwrap()
+        .filter(|e| e.as_ref().unwrap().file_type().unwrap().is_file())
+        .collect();
+    assert!(files.is_empty(), "{files:?}");
+}

@@ -1,0 +1,8 @@
+//! The `rigel` binary as its users run it.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod errors;
+mod help;
+mod run;
+mod smollm2;
+mod stories;

@@ -1,0 +1,88 @@
+//! SmolLM2 (and Gemma, where it was fetched) from GGUF files: text, chat, likelihoods against golden ones.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::run::{command, finish, json, model, rigel};
+
+/// A file that `tests/fetch.py` fetched.
+fn fixture(name: &str) -> String {
+    testkit::fixtures_dir().join(name).to_str().unwrap().to_owned()
+}
+
+fn smollm2() -> String {
+    fixture("SmolLM2-135M-Instruct.Q4_1.gguf")
+}
+
+/// Every likelihood within 0.05 of those of the dequantised weights in f32, their mean within 0.005, the last
+/// position's likeliest five in the same order.
+#[track_caller]
+fn assert_golden(weights: &str, golden: &str) {
+    let path = model(golden);
+    let value = json(&rigel(["eval", "--model", weights, "--ids", &path, "--json"]));
+    let golden: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let floats = |v: &Value| -> Vec<f64> {
+        v.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
+    };
+    let (actual, expected) = (floats(&value["nll"]), floats(&golden["nll"]));
+    assert_eq!(actual.len(), expected.len());
+    for (i, (a, e)) in actual.iter().zip(&expected).enumerate() {
+        assert!((a - e).abs() < 0.05, "token {}: {a}, golden {e}", i + 1);
+    }
+    let mean = expected.iter().sum::<f64>() / expected.len() as f64;
+    assert!((value["mean_nll"].as_f64().unwrap() - mean).abs() < 0.005, "{}", value["mean_nll"]);
+    let top = value["top"].as_array().unwrap().iter().map(|t| &t["id"]);
+    let expected = golden["last_top5"].as_array().unwrap().iter().map(|t| &t[0]);
+    assert!(top.eq(expected), "{}", value["top"]);
+}
+
+#[test]
+fn likelihoods_are_golden() {
+    assert_golden(&smollm2(), "golden_smollm2_wiki256.json");
+}
+
+#[test]
+fn likelihoods_of_gemma_are_golden() {
+    let weights = fixture("gemma-3-270m-q4_k_m.gguf");
+    if !fs::exists(&weights).unwrap() {
+        eprintln!("skipped: no weights; python3 tests/fetch.py --gemma fetches them");
+        return;
+    }
+    assert_golden(&weights, "golden_gemma_wiki256.json");
+}
+
+#[test]
+fn generate_answers() {
+    let run = |arguments: &[&str]| {
+        let weights = smollm2();
+        let fixed = ["generate", "--model", &weights, "--temperature", "0"];
+        rigel(fixed.into_iter().chain(arguments.iter().copied()))
+    };
+    let outcome = run(&["The capital of France is", "-n", "4"]);
+    assert!(outcome.code == 0 && outcome.out.starts_with(" Paris."), "{outcome:?}");
+    let outcome = run(&[
+        "What is the capital of France?",
+        "--chat",
+        "--system",
+        "Answer briefly.",
+        "-n",
+        "24",
+        "--json",
+    ]);
+    let value = json(&outcome);
+    assert!(value["text"].as_str().unwrap().contains("Paris"), "{value}");
+    // <|im_start|> is one token, not the text of its name.
+    assert_eq!(value["prompt_ids"][0], 1);
+}
+
+#[test]
+fn chat_by_lines_keeps_the_conversation() {
+    let mut chat = command();
+    chat.args(["chat", "--model", &smollm2(), "--temperature", "0", "-n", "24"]);
+    let outcome =
+        finish(chat, "What is the capital of France?\n\n/reset\n/nonsense\n/quit\nnever read\n");
+    assert_eq!(outcome.code, 0, "{}", outcome.err);
+    assert!(outcome.out.contains("Paris") && outcome.out.ends_with('\n'), "{}", outcome.out);
+    assert!(outcome.err.contains("no command /nonsense"), "{}", outcome.err);
+}
