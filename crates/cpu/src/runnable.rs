@@ -94,8 +94,7 @@ impl CpuRunnable {
         match self.plans.iter().position(|(k, _)| k == key) {
             Some(i) => self.plans[i..].rotate_left(1),
             None => {
-                let function = self.function(&key.function)?;
-                let single = sizes::at_sizes(&self.program, &key.function, function, &key.sizes)?;
+                let single = self.program.specialize_function(&key.function, &key.sizes)?;
                 let (plan, _) = lower::lower(&single, &key.function, &mut self.constants);
                 if self.plans.len() >= KEPT_PLANS {
                     self.drop_oldest();
@@ -152,7 +151,7 @@ pub(crate) fn fallbacks(program: &Program) -> Vec<Fallback> {
     for (name, function) in &program.functions {
         let sample = function.symbols().into_iter().map(|s| (s, SAMPLE_SIZE)).collect();
         // A function that does not allow the sample says so when it is run with real sizes.
-        let Ok(single) = sizes::at_sizes(program, name, function, &sample) else { continue };
+        let Ok(single) = program.specialize_function(name, &sample) else { continue };
         let Some(function) = single.functions.get(name) else { continue };
         let reasons = lower::reasons(&single, function, &mut constants);
         found.extend(reasons.into_iter().map(|r| fallback(name, function, r)));

@@ -1,9 +1,9 @@
-//! Sizes of a run: symbols fixed from the shapes of inputs, and what follows from them.
+//! Sizes of a run: symbols fixed from the shapes of inputs.
 
 use std::collections::BTreeMap;
 
 use exec::{ExecError, Result, Tensors};
-use mil::{Dim, Error, Function, OpView, Program, TensorType, Type};
+use mil::{Dim, Function, TensorType, Type};
 use tensor::{Bytes, DType, Tensor};
 
 /// The tensor inputs of `function` in order, checked against its types, and the sizes of symbols.
@@ -82,36 +82,4 @@ fn aligned(tensor: &Tensor) -> Result<Tensor, String> {
     }
     Tensor::new(tensor.dtype(), tensor.shape(), Bytes::copy_from(tensor.bytes()))
         .map_err(|e| e.to_string())
-}
-
-/// A program of function `name` alone with `sizes` in place of its symbols, and every size that
-/// follows from them.
-///
-/// # Errors
-/// When an operation does not allow the sizes.
-pub(crate) fn at_sizes(
-    program: &Program,
-    name: &str,
-    function: &Function,
-    sizes: &BTreeMap<String, usize>,
-) -> mil::Result<Program> {
-    let mut function = function.specialize(sizes)?;
-    for id in function.body.ops.clone() {
-        let op = &function.ops[id];
-        if op.outputs.iter().all(|&v| is_fixed(function.ty(v))) {
-            continue;
-        }
-        let view = OpView::new(&function, &program.weights, op);
-        let types = op.kind.def().infer(&view);
-        let types = types.map_err(|e| Error::at_op(e, name, function.describe(id)))?;
-        let outputs = op.outputs.clone();
-        outputs.into_iter().zip(types).for_each(|(v, ty)| function.values[v].ty = ty);
-    }
-    let mut single = Program { weights: program.weights.clone(), ..Program::default() };
-    single.functions.insert(name.to_owned(), function);
-    Ok(single)
-}
-
-fn is_fixed(ty: &Type) -> bool {
-    ty.as_tensor().is_some_and(|t| t.fixed_shape().is_some())
 }

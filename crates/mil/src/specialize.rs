@@ -19,8 +19,7 @@ impl Program {
     pub fn specialize(&self, sizes: &Sizes) -> Result<Program> {
         let mut program = self.clone();
         for (name, function) in &mut program.functions {
-            *function = function.specialize(sizes)?;
-            infer_again(name, function, &self.weights)?;
+            *function = function.specialize(name, sizes, &self.weights)?;
         }
         Ok(program)
     }
@@ -34,19 +33,19 @@ impl Program {
             .functions
             .get(name)
             .ok_or_else(|| Error::new(ErrorKind::Invalid, format!("no function {name}")))?;
-        let mut function = function.specialize(sizes)?;
-        infer_again(name, &mut function, &self.weights)?;
-        Ok(Program { functions: [(name.to_owned(), function)].into(), ..self.clone() })
+        let function = function.specialize(name, sizes, &self.weights)?;
+        Ok(Program {
+            functions: [(name.to_owned(), function)].into(),
+            attributes: self.attributes.clone(),
+            weights: self.weights.clone(),
+            blobs: self.blobs.clone(),
+        })
     }
 }
 
 impl Function {
-    /// Replaces each symbol in `sizes` by its size in every type, nothing more: sizes that were
-    /// unknown stay so, and operations are not asked ([`Program::specialize`] does both).
-    ///
-    /// # Errors
-    /// When a symbol stands for two sizes, which cannot happen.
-    pub fn specialize(&self, sizes: &Sizes) -> Result<Function> {
+    /// As [`Program::specialize`], for a function called `name` over `weights`.
+    fn specialize(&self, name: &str, sizes: &Sizes, weights: &WeightStore) -> Result<Function> {
         let mut function = self.clone();
         for value in function.values.values_mut() {
             value.ty.for_each_tensor_mut(&mut |t| {
@@ -59,6 +58,7 @@ impl Function {
                 }
             });
         }
+        infer_block(name, &mut function, &self.body, weights)?;
         Ok(function)
     }
 
@@ -80,12 +80,7 @@ impl Function {
     }
 }
 
-/// Computes the results' types of all operations in order.
-fn infer_again(name: &str, function: &mut Function, weights: &WeightStore) -> Result<()> {
-    let body = function.body.clone();
-    infer_block(name, function, &body, weights)
-}
-
+/// Computes the types of the results of all operations in `block`, in order.
 fn infer_block(
     name: &str,
     function: &mut Function,

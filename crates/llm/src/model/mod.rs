@@ -98,11 +98,7 @@ impl Model {
             return Err(Error::limit(why));
         }
         let sizes = BTreeMap::from([(interface::CONTEXT.to_owned(), context)]);
-        let mut program = self.program.clone();
-        for function in program.functions.values_mut() {
-            *function = function.specialize(&sizes)?;
-        }
-        Ok(program)
+        Ok(self.program.specialize(&sizes)?)
     }
 
     /// The tokenizer: the file `explicit` if given, else the one inside or beside the model's file.
