@@ -85,6 +85,10 @@ fn plan(file: &ModelFile) -> Result<Plan> {
         }
         ModelFile::Llama2c(_) => return Err(Error::bug("llama2.c files are Llamas")),
     };
+    if !(settings.scale > 0.0 && settings.scale.is_finite()) {
+        let why = format!("factor {} of attention scores", settings.scale);
+        return Err(Error::invalid(file.path(), why));
+    }
     Ok(Plan {
         dims: settings.dims,
         window: settings.windows.iter().copied().flatten().max(),

@@ -130,6 +130,13 @@ fn configurations() {
             ErrorKind::Unsupported,
             "use_bidirectional_attention = true",
         ),
+        (
+            "gemma3",
+            "query_pre_attn_scalar",
+            json!(0),
+            ErrorKind::Invalid,
+            "factor inf of attention scores",
+        ),
         ("gpt2", "n_head", json!(5), ErrorKind::Invalid, "width 48 does not divide into 5"),
     ];
     for (name, key, value, kind, message) in cases {
