@@ -1,6 +1,9 @@
 //! Activation functions, plain and gated.
 
 use crate::Pool;
+use crate::arch::{Kernel, LANES, Simd};
+use crate::math::{erfc, exp, sigmoid, tanh, update};
+use crate::share::{Shared, chunks};
 
 /// A function applied to each element.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,8 +36,12 @@ pub fn activate(pool: &Pool, act: Activation, x: &[f32], out: &mut [f32]) {
 
 /// `x = act(x)`.
 pub fn activate_in_place(pool: &Pool, act: Activation, x: &mut [f32]) {
-    let _ = pool;
-    x.iter_mut().for_each(|v| *v = naive(act, *v));
+    let x = Shared::new(x);
+    chunks(pool, x.len(), |range| {
+        // SAFETY: the ranges of different tasks do not overlap.
+        let x = unsafe { x.slice(range) };
+        pool.isa().run(Apply { act, x, up: None });
+    });
 }
 
 /// `out = act(gate) * up`.
@@ -52,42 +59,59 @@ pub fn gate(pool: &Pool, act: Activation, gate: &[f32], up: &[f32], out: &mut [f
 /// # Panics
 /// When lengths differ.
 pub fn gate_in_place(pool: &Pool, act: Activation, gate: &mut [f32], up: &[f32]) {
-    let _ = pool;
     assert_eq!(gate.len(), up.len(), "lengths differ");
-    gate.iter_mut().zip(up).for_each(|(g, u)| *g = naive(act, *g) * u);
+    let gate = Shared::new(gate);
+    chunks(pool, up.len(), |range| {
+        // SAFETY: the ranges of different tasks do not overlap.
+        let x = unsafe { gate.slice(range.clone()) };
+        pool.isa().run(Apply { act, x, up: Some(&up[range]) });
+    });
 }
 
-/// The definition, in double precision.
-fn naive(act: Activation, x: f32) -> f32 {
-    let v = f64::from(x);
-    let sigmoid = |v: f64| 1.0 / (1.0 + (-v).exp());
-    (match act {
-        Activation::Silu => v * sigmoid(v),
-        Activation::GeluTanh => {
-            v / 2.0
-                * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (v + 0.044715 * v * v * v)).tanh())
-        }
-        Activation::GeluErf => v / 2.0 * (1.0 + erf(v * std::f64::consts::FRAC_1_SQRT_2)),
-        Activation::Relu => v.max(0.0),
-        Activation::Sigmoid => sigmoid(v),
-        Activation::Tanh => v.tanh(),
-        Activation::Exp => v.exp(),
-    }) as f32
+struct Apply<'a> {
+    act: Activation,
+    x: &'a mut [f32],
+    up: Option<&'a [f32]>,
 }
 
-/// erf by its Maclaurin series near zero and the continued fraction of erfc farther out.
-fn erf(x: f64) -> f64 {
-    let a = x.abs();
-    if a < 2.5 {
-        let (mut term, mut sum, mut n) = (x, x, 0.0);
-        while term.abs() > 1e-18 * sum.abs() {
-            n += 1.0;
-            term *= -x * x / n;
-            sum += term / (2.0 * n + 1.0);
+impl Kernel for Apply<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S) {
+        let one = s.splat(1.0);
+        let zero = s.splat(0.0);
+        match self.act {
+            Activation::Silu => self.each(s, |v| s.div(v, s.add(one, exp(s, s.sub(zero, v))))),
+            // (1 + tanh u) / 2 is the sigmoid of 2u, which keeps its digits where tanh nears -1.
+            Activation::GeluTanh => self.each(s, |v| {
+                let cubic = s.fma(s.mul(v, v), s.splat(0.044_715), one);
+                let u2 = s.mul(s.mul(v, s.splat(1.595_769)), cubic);
+                s.mul(v, sigmoid(s, u2))
+            }),
+            Activation::GeluErf => self.each(s, |v| {
+                let z = s.mul(v, s.splat(std::f32::consts::FRAC_1_SQRT_2));
+                let tail = s.mul(s.splat(0.5), erfc(s, s.max(s.sub(zero, z), z)));
+                s.mul(v, s.if_less(v, zero, tail, s.sub(one, tail)))
+            }),
+            // NaN passes.
+            Activation::Relu => self.each(s, |v| s.max(zero, v)),
+            Activation::Sigmoid => self.each(s, |v| sigmoid(s, v)),
+            Activation::Tanh => self.each(s, |v| tanh(s, v)),
+            Activation::Exp => self.each(s, |v| exp(s, v)),
         }
-        return sum * std::f64::consts::FRAC_2_SQRT_PI;
     }
-    let tail = (1..=60).rev().fold(0.0, |f, k| k as f64 / 2.0 / (a + f));
-    let erfc = (-a * a).exp() / ((a + tail) * std::f64::consts::PI.sqrt());
-    (1.0 - erfc).copysign(x)
+}
+
+impl Apply<'_> {
+    #[inline(always)]
+    fn each<S: Simd>(&mut self, s: S, f: impl Fn(S::V) -> S::V) {
+        let Some(up) = self.up else { return update(s, self.x, f) };
+        let (x, x_rest) = self.x.as_chunks_mut::<LANES>();
+        let (up, up_rest) = up.as_chunks::<LANES>();
+        for (x, up) in x.iter_mut().zip(up) {
+            s.store(s.mul(f(s.load(x)), s.load(up)), x);
+        }
+        update(s, x_rest, f);
+        x_rest.iter_mut().zip(up_rest).for_each(|(x, up)| *x *= up);
+    }
 }

@@ -1,6 +1,8 @@
 //! Sums, products and scaling of whole slices, and the index of the greatest element.
 
 use crate::Pool;
+use crate::arch::{Kernel, Simd};
+use crate::share::{Shared, chunks};
 
 /// `out = a + b`.
 ///
@@ -17,9 +19,7 @@ pub fn add(pool: &Pool, a: &[f32], b: &[f32], out: &mut [f32]) {
 /// # Panics
 /// When lengths differ.
 pub fn add_in_place(pool: &Pool, a: &mut [f32], b: &[f32]) {
-    let _ = pool;
-    assert_eq!(a.len(), b.len(), "lengths differ");
-    a.iter_mut().zip(b).for_each(|(a, b)| *a += b);
+    zip(pool, a, b, |a, b| a + b);
 }
 
 /// `out = a * b`.
@@ -37,9 +37,7 @@ pub fn mul(pool: &Pool, a: &[f32], b: &[f32], out: &mut [f32]) {
 /// # Panics
 /// When lengths differ.
 pub fn mul_in_place(pool: &Pool, a: &mut [f32], b: &[f32]) {
-    let _ = pool;
-    assert_eq!(a.len(), b.len(), "lengths differ");
-    a.iter_mut().zip(b).for_each(|(a, b)| *a *= b);
+    zip(pool, a, b, |a, b| a * b);
 }
 
 /// `out = factor * x`.
@@ -54,8 +52,52 @@ pub fn scale(pool: &Pool, x: &[f32], factor: f32, out: &mut [f32]) {
 
 /// `x *= factor`.
 pub fn scale_in_place(pool: &Pool, x: &mut [f32], factor: f32) {
-    let _ = pool;
-    x.iter_mut().for_each(|v| *v *= factor);
+    let x = Shared::new(x);
+    chunks(pool, x.len(), |range| {
+        // SAFETY: the ranges of different tasks do not overlap.
+        let x = unsafe { x.slice(range) };
+        pool.isa().run(Scale { x, factor });
+    });
+}
+
+/// `a = f(a, b)`.
+fn zip(pool: &Pool, a: &mut [f32], b: &[f32], f: impl Fn(f32, f32) -> f32 + Copy + Sync) {
+    assert_eq!(a.len(), b.len(), "lengths differ");
+    let a = Shared::new(a);
+    chunks(pool, b.len(), |range| {
+        // SAFETY: the ranges of different tasks do not overlap.
+        let a = unsafe { a.slice(range.clone()) };
+        pool.isa().run(Zip { a, b: &b[range], f });
+    });
+}
+
+// The compiler turns these loops into vector instructions where a kernel enables them.
+
+struct Zip<'a, F> {
+    a: &'a mut [f32],
+    b: &'a [f32],
+    f: F,
+}
+
+impl<F: Fn(f32, f32) -> f32> Kernel for Zip<'_, F> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        self.a.iter_mut().zip(self.b).for_each(|(a, b)| *a = (self.f)(*a, *b));
+    }
+}
+
+struct Scale<'a> {
+    x: &'a mut [f32],
+    factor: f32,
+}
+
+impl Kernel for Scale<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        self.x.iter_mut().for_each(|v| *v *= self.factor);
+    }
 }
 
 /// The index of the greatest element, the first one among equals; NaN never wins. `None` when there

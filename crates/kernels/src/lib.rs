@@ -20,12 +20,15 @@ mod convert;
 mod elementwise;
 mod error;
 mod format;
+mod gemm;
 mod gemv;
 mod isa;
+mod math;
 mod matmul;
 mod norm;
 mod pool;
 mod rope;
+mod scratch;
 mod share;
 
 pub use activation::{Activation, activate, activate_in_place, gate, gate_in_place};

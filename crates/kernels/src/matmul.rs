@@ -5,10 +5,14 @@ use std::ops::Range;
 use tensor::DType;
 
 use crate::format::is_readable;
+use crate::gemm::{Gemm, PANEL, with_packed};
 use crate::gemv::{Gemv, Input};
 use crate::share::Shared;
 use crate::{KernelError, Pool};
 
+/// Up to this many input rows, weights are used as they are decoded; beyond, by way of a block in the
+/// cache, whose tiles compute 16 rows even when there are fewer.
+const GEMV_ROWS: usize = 8;
 /// Weights that one task reads: some microseconds of work.
 const TASK_BYTES: usize = 1 << 15;
 
@@ -114,22 +118,45 @@ pub fn matmul_many(pool: &Pool, x: &[f32], products: &mut [Linear<'_>]) {
         assert_eq!(out.len(), m * n, "output is not [{m}, {n}]");
         assert!(bias.is_none_or(|b| b.len() == n), "bias is not [{n}]");
     }
-    let input = Input::new(x, m, k);
-    let tasks: Vec<Gemv<'_>> = products
-        .iter_mut()
-        .flat_map(|Linear { weight, bias, out }| {
-            let (n, weight, bias, out) = (weight.rows, *weight, *bias, Shared::new(out));
-            let step = (TASK_BYTES / weight.row_bytes().max(1)).next_multiple_of(4).max(4);
-            let input = &input;
-            (0..n).step_by(step).map(move |first| Gemv {
-                input,
-                weight: weight.slice(first..n.min(first + step)),
-                bias,
-                out,
-                first,
-                stride: n,
-            })
-        })
-        .collect();
-    pool.run(tasks.len(), |i| pool.isa().run(tasks[i]));
+    if m > GEMV_ROWS && k > 0 {
+        with_packed(pool, x, m, k, |input| {
+            let tasks = split(
+                products,
+                |_| PANEL,
+                |weight, bias, out, first, stride| Gemm { input, weight, bias, out, first, stride },
+            );
+            pool.run(tasks.len(), |i| tasks[i].run(pool.isa()));
+        });
+    } else {
+        let input = &Input::new(x, m, k);
+        let step = |row_bytes: usize| (TASK_BYTES / row_bytes).next_multiple_of(4).max(4);
+        let tasks = split(products, step, |weight, bias, out, first, stride| Gemv {
+            input,
+            weight,
+            bias,
+            out,
+            first,
+            stride,
+        });
+        pool.run(tasks.len(), |i| pool.isa().run(tasks[i]));
+    }
+}
+
+/// Tasks of `step` weight rows, which may depend on the bytes of a row: made by `task` from those
+/// rows, the bias, the output, the number of the first row, and the number of all.
+fn split<'a, T>(
+    products: &'a mut [Linear<'_>],
+    step: impl Fn(usize) -> usize,
+    task: impl Fn(Matrix<'a>, Option<&'a [f32]>, Shared<'a, f32>, usize, usize) -> T,
+) -> Vec<T> {
+    let mut tasks = Vec::new();
+    for Linear { weight, bias, out } in products {
+        let (n, out) = (weight.rows, Shared::new(out));
+        let step = step(weight.row_bytes().max(1));
+        for first in (0..n).step_by(step) {
+            let rows = weight.slice(first..n.min(first + step));
+            tasks.push(task(rows, *bias, out, first, n));
+        }
+    }
+    tasks
 }

@@ -1,6 +1,9 @@
 //! Kernels over whole rows: RMS norm, layer norm, softmax.
 
 use crate::Pool;
+use crate::arch::{Kernel, Simd};
+use crate::math::{exp, fold, greatest, update};
+use crate::share::{Shared, row_chunks};
 
 /// `out = x / sqrt(mean(x²) + eps) * weight` for every row of `dim` elements.
 ///
@@ -14,15 +17,8 @@ pub fn rms_norm(
     dim: usize,
     out: &mut [f32],
 ) {
-    let _ = pool;
     check(x, weight, dim, out);
-    for (x, out) in x.chunks_exact(dim).zip(out.chunks_exact_mut(dim)) {
-        let mean = x.iter().map(|v| v * v).sum::<f32>() / dim as f32;
-        let r = 1.0 / (mean + eps).sqrt();
-        for i in 0..dim {
-            out[i] = x[i] * r * weight.map_or(1.0, |w| w[i]);
-        }
-    }
+    rows(pool, x, out, dim, |x, out| pool.isa().run(RmsNorm { x, weight, eps, out }));
 }
 
 /// `out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias` for every row of `dim` elements.
@@ -38,17 +34,11 @@ pub fn layer_norm(
     dim: usize,
     out: &mut [f32],
 ) {
-    let _ = pool;
     check(x, weight, dim, out);
     check(x, bias, dim, out);
-    for (x, out) in x.chunks_exact(dim).zip(out.chunks_exact_mut(dim)) {
-        let mean = x.iter().sum::<f32>() / dim as f32;
-        let var = x.iter().map(|v| (v - mean) * (v - mean)).sum::<f32>() / dim as f32;
-        let r = 1.0 / (var + eps).sqrt();
-        for i in 0..dim {
-            out[i] = (x[i] - mean) * r * weight.map_or(1.0, |w| w[i]) + bias.map_or(0.0, |b| b[i]);
-        }
-    }
+    rows(pool, x, out, dim, |x, out| {
+        pool.isa().run(LayerNorm { x, weight, bias, eps, out });
+    });
 }
 
 /// The softmax of every row of `dim` elements.
@@ -56,15 +46,90 @@ pub fn layer_norm(
 /// # Panics
 /// When `x` is not whole rows, or a length differs.
 pub fn softmax(pool: &Pool, x: &[f32], dim: usize, out: &mut [f32]) {
-    let _ = pool;
     check(x, None, dim, out);
-    for (x, out) in x.chunks_exact(dim).zip(out.chunks_exact_mut(dim)) {
-        let max = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        for i in 0..dim {
-            out[i] = (x[i] - max).exp();
+    rows(pool, x, out, dim, |x, out| pool.isa().run(Softmax { x, out }));
+}
+
+/// Calls `work` with each row of `x` and of `out`.
+fn rows(
+    pool: &Pool,
+    x: &[f32],
+    out: &mut [f32],
+    dim: usize,
+    work: impl Fn(&[f32], &mut [f32]) + Sync,
+) {
+    let out = Shared::new(out);
+    row_chunks(pool, x.len(), dim, |range| {
+        for row in range {
+            let at = row * dim..(row + 1) * dim;
+            // SAFETY: a row belongs to one task.
+            let out = unsafe { out.slice(at.clone()) };
+            work(&x[at], out);
         }
-        let sum: f32 = out.iter().sum();
-        out.iter_mut().for_each(|o| *o /= sum);
+    });
+}
+
+struct RmsNorm<'a> {
+    x: &'a [f32],
+    weight: Option<&'a [f32]>,
+    eps: f32,
+    out: &'a mut [f32],
+}
+
+impl Kernel for RmsNorm<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let squares = fold(s, self.x, 0.0, s.splat(0.0), |sum, v| s.fma(v, v, sum));
+        let r = 1.0 / (s.sum(squares) / self.x.len() as f32 + self.eps).sqrt();
+        self.out.iter_mut().zip(self.x).for_each(|(o, x)| *o = x * r);
+        if let Some(weight) = self.weight {
+            self.out.iter_mut().zip(weight).for_each(|(o, w)| *o *= w);
+        }
+    }
+}
+
+struct LayerNorm<'a> {
+    x: &'a [f32],
+    weight: Option<&'a [f32]>,
+    bias: Option<&'a [f32]>,
+    eps: f32,
+    out: &'a mut [f32],
+}
+
+impl Kernel for LayerNorm<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let n = self.x.len() as f32;
+        let mean = s.sum(fold(s, self.x, 0.0, s.splat(0.0), |sum, v| s.add(sum, v))) / n;
+        self.out.iter_mut().zip(self.x).for_each(|(o, x)| *o = x - mean);
+        let squares = fold(s, self.out, 0.0, s.splat(0.0), |sum, v| s.fma(v, v, sum));
+        let r = 1.0 / (s.sum(squares) / n + self.eps).sqrt();
+        self.out.iter_mut().for_each(|o| *o *= r);
+        if let Some(weight) = self.weight {
+            self.out.iter_mut().zip(weight).for_each(|(o, w)| *o *= w);
+        }
+        if let Some(bias) = self.bias {
+            self.out.iter_mut().zip(bias).for_each(|(o, b)| *o += b);
+        }
+    }
+}
+
+struct Softmax<'a> {
+    x: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for Softmax<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let max = greatest(s, self.x);
+        self.out.iter_mut().zip(self.x).for_each(|(o, x)| *o = x - max);
+        update(s, self.out, |v| exp(s, v));
+        let sum = s.sum(fold(s, self.out, 0.0, s.splat(0.0), |sum, v| s.add(sum, v)));
+        self.out.iter_mut().for_each(|o| *o /= sum);
     }
 }
 

@@ -1,6 +1,8 @@
 //! Rotary position embedding from given cosine and sine tables.
 
 use crate::Pool;
+use crate::arch::{Kernel, Simd};
+use crate::share::{Shared, row_chunks};
 
 /// Which elements of a head form the pairs that are rotated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,7 +43,6 @@ pub fn rope(pool: &Pool, args: &Rope<'_>, x: &[f32], out: &mut [f32]) {
 /// # Panics
 /// When a slice does not have the length its shape says.
 pub fn rope_in_place(pool: &Pool, args: &Rope<'_>, x: &mut [f32]) {
-    let _ = pool;
     let row = args.heads * args.dim;
     assert!(row > 0 && x.len().is_multiple_of(row), "input is not [T, heads, dim]");
     let t = x.len() / row;
@@ -51,15 +52,45 @@ pub fn rope_in_place(pool: &Pool, args: &Rope<'_>, x: &mut [f32]) {
     let half = args.cos.len() / t;
     assert!(args.cos.len() == t * half && args.sin.len() == t * half, "tables are not [T, R/2]");
     assert!(2 * half <= args.dim, "more is rotated than a head has");
-    for (t, x) in x.chunks_exact_mut(row).enumerate() {
-        let (cos, sin) = (&args.cos[t * half..][..half], &args.sin[t * half..][..half]);
-        for x in x.chunks_exact_mut(args.dim) {
-            for i in 0..half {
-                let (a, b) = match args.pairing {
-                    Pairing::Adjacent => (2 * i, 2 * i + 1),
-                    Pairing::Half => (i, i + half),
-                };
-                (x[a], x[b]) = (x[a] * cos[i] - x[b] * sin[i], x[b] * cos[i] + x[a] * sin[i]);
+    let x = Shared::new(x);
+    row_chunks(pool, x.len(), row, |range| {
+        for t in range {
+            // SAFETY: a position belongs to one task.
+            let x = unsafe { x.slice(t * row..(t + 1) * row) };
+            let (cos, sin) = (&args.cos[t * half..][..half], &args.sin[t * half..][..half]);
+            pool.isa().run(Rotate { pairing: args.pairing, dim: args.dim, cos, sin, x });
+        }
+    });
+}
+
+/// One position; the compiler turns the loops into vector instructions.
+struct Rotate<'a> {
+    pairing: Pairing,
+    dim: usize,
+    cos: &'a [f32],
+    sin: &'a [f32],
+    x: &'a mut [f32],
+}
+
+impl Kernel for Rotate<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let half = self.cos.len();
+        let angles = || self.cos.iter().zip(self.sin);
+        for x in self.x.chunks_exact_mut(self.dim) {
+            match self.pairing {
+                Pairing::Adjacent => {
+                    for ([a, b], (cos, sin)) in x.as_chunks_mut().0.iter_mut().zip(angles()) {
+                        (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+                    }
+                }
+                Pairing::Half => {
+                    let (a, b) = x.split_at_mut(half);
+                    for ((a, b), (cos, sin)) in a.iter_mut().zip(b).zip(angles()) {
+                        (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+                    }
+                }
             }
         }
     }

@@ -3,6 +3,8 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use crate::Pool;
+
 /// A mutable slice that may be written from several tasks.
 #[derive(Clone, Copy)]
 pub(crate) struct Shared<'a, T> {
@@ -21,6 +23,10 @@ impl<'a, T> Shared<'a, T> {
         Shared { start: slice.as_mut_ptr(), len: slice.len(), borrow: PhantomData }
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     /// The elements `range`.
     ///
     /// # Safety
@@ -32,4 +38,19 @@ impl<'a, T> Shared<'a, T> {
         // SAFETY: in bounds by the assertion; exclusive by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
+}
+
+/// Elements of cheap work that are worth a task: some microseconds.
+const CHUNK: usize = 1 << 13;
+
+/// Calls `work` with ranges that together are `0..len`, on the threads of `pool`.
+pub(crate) fn chunks(pool: &Pool, len: usize, work: impl Fn(Range<usize>) + Sync) {
+    pool.run(len.div_ceil(CHUNK), |i| work(i * CHUNK..len.min((i + 1) * CHUNK)));
+}
+
+/// Calls `work` with ranges of rows of `dim` elements that together are all rows of `len` elements.
+pub(crate) fn row_chunks(pool: &Pool, len: usize, dim: usize, work: impl Fn(Range<usize>) + Sync) {
+    let step = (CHUNK / dim).max(1);
+    let rows = len / dim;
+    pool.run(rows.div_ceil(step), |i| work(i * step..rows.min((i + 1) * step)));
 }

@@ -4,6 +4,7 @@ use std::arch::x86_64::*;
 
 use super::sse::{byte_operations, op};
 use super::{Halves, Kernel, LANES, Simd, halves};
+use crate::gemm::Tile;
 
 /// Only made by [`run`].
 #[derive(Clone, Copy)]
@@ -22,7 +23,6 @@ type V = [__m256; 2];
 
 /// `2^n` for integers `n` from -126 to 127, put together from its bits.
 #[inline(always)]
-#[allow(dead_code, reason = "as for the trait")]
 fn power_of_two(n: __m256) -> __m256 {
     op!({
         let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
@@ -38,6 +38,13 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn halves(self) -> &'static Halves {
         self.halves
+    }
+
+    const TILE: usize = 6;
+    #[inline(always)]
+    fn tile(self, tile: Tile<'_>, vectors: usize) {
+        let mut tile = tile;
+        (0..vectors).for_each(|v| tile.add::<Self, 6, 1>(self, v));
     }
 
     #[inline(always)]
@@ -121,12 +128,11 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn store_f16(self, v: V, out: &mut [u8; 32]) {
-        const MODE: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
         // SAFETY: 32 bytes are writable; the stores need no alignment.
         unsafe {
             let p = out.as_mut_ptr().cast::<__m128i>();
-            _mm_storeu_si128(p, _mm256_cvtps_ph::<MODE>(v[0]));
-            _mm_storeu_si128(p.add(1), _mm256_cvtps_ph::<MODE>(v[1]));
+            _mm_storeu_si128(p, _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v[0]));
+            _mm_storeu_si128(p.add(1), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v[1]));
         }
     }
     #[inline(always)]

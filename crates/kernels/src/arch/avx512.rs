@@ -4,6 +4,7 @@ use std::arch::x86_64::*;
 
 use super::sse::{byte_operations, op};
 use super::{Halves, Kernel, LANES, Simd, halves};
+use crate::gemm::Tile;
 
 /// Only made by [`run`].
 #[derive(Clone, Copy)]
@@ -26,6 +27,17 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn halves(self) -> &'static Halves {
         self.halves
+    }
+
+    const TILE: usize = 12;
+    #[inline(always)]
+    fn tile(self, tile: Tile<'_>, vectors: usize) {
+        let mut tile = tile;
+        if vectors == 2 {
+            tile.add::<Self, 12, 2>(self, 0)
+        } else {
+            tile.add::<Self, 12, 1>(self, 0)
+        }
     }
 
     #[inline(always)]

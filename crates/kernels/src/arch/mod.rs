@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 use half::f16;
 
 use crate::Isa;
+use crate::gemm::Tile;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -44,7 +45,6 @@ fn halves() -> &'static Halves {
 /// Proof that an instruction set is there, and its operations.
 ///
 /// `V` is a vector of 16 `f32`, `B` of 16 bytes.
-#[allow(dead_code, reason = "the activations, about to move here, use the rest")]
 pub(crate) trait Simd: Copy {
     type V: Copy;
     type B: Copy;
@@ -58,6 +58,11 @@ pub(crate) trait Simd: Copy {
         let bits = bytes[at..].first_chunk().copied().map_or(0, u16::from_le_bytes);
         self.halves()[bits as usize]
     }
+
+    /// Weight rows of a [`Tile`].
+    const TILE: usize;
+    /// Adds the products of a tile, for its first 16 columns or all 32.
+    fn tile(self, tile: Tile<'_>, vectors: usize);
 
     fn splat(self, x: f32) -> Self::V;
     fn load(self, x: &[f32; LANES]) -> Self::V;

@@ -5,6 +5,7 @@ use std::arch::aarch64::*;
 use half::f16;
 
 use super::{Halves, Kernel, LANES, Simd, halves};
+use crate::gemm::Tile;
 
 /// Only made by [`run`].
 #[derive(Clone, Copy)]
@@ -64,6 +65,13 @@ impl Simd for Neon {
     #[inline(always)]
     fn halves(self) -> &'static Halves {
         self.halves
+    }
+
+    const TILE: usize = 6;
+    #[inline(always)]
+    fn tile(self, tile: Tile<'_>, vectors: usize) {
+        let mut tile = tile;
+        (0..vectors).for_each(|v| tile.add::<Self, 6, 1>(self, v));
     }
 
     #[inline(always)]

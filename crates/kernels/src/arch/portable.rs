@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 
 use super::{Halves, Kernel, LANES, Simd, halves};
+use crate::gemm::Tile;
 
 #[derive(Clone, Copy)]
 pub(super) struct Portable {
@@ -51,6 +52,13 @@ impl Simd for Portable {
     #[inline(always)]
     fn halves(self) -> &'static Halves {
         self.halves
+    }
+
+    const TILE: usize = 2;
+    #[inline(always)]
+    fn tile(self, tile: Tile<'_>, vectors: usize) {
+        let mut tile = tile;
+        (0..vectors).for_each(|v| tile.add::<Self, 2, 1>(self, v));
     }
 
     #[inline(always)]

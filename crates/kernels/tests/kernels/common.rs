@@ -4,7 +4,7 @@ use rigel_kernels::{Isa, Pool};
 use tensor::DType;
 
 /// Every type that a weight matrix may have.
-pub const WEIGHT_TYPES: [DType; 14] = [
+pub(crate) const WEIGHT_TYPES: [DType; 14] = [
     DType::F32,
     DType::F16,
     DType::Bf16,
@@ -22,14 +22,14 @@ pub const WEIGHT_TYPES: [DType; 14] = [
 ];
 
 /// Reproducible random numbers (xorshift).
-pub struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    pub fn bits(&mut self) -> u64 {
+    pub(crate) fn bits(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -37,16 +37,16 @@ impl Random {
     }
 
     /// Uniform in [-1, 1).
-    pub fn float(&mut self) -> f32 {
+    pub(crate) fn float(&mut self) -> f32 {
         (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 
-    pub fn floats(&mut self, n: usize) -> Vec<f32> {
+    pub(crate) fn floats(&mut self, n: usize) -> Vec<f32> {
         (0..n).map(|_| self.float()).collect()
     }
 
     /// The bytes of `n` elements of `dtype` whose decoded values are finite and moderate.
-    pub fn weights(&mut self, dtype: DType, n: usize) -> Vec<u8> {
+    pub(crate) fn weights(&mut self, dtype: DType, n: usize) -> Vec<u8> {
         let blocks = n / dtype.block_len();
         let mut bytes: Vec<u8> =
             (0..blocks * dtype.block_bytes()).map(|_| self.bits() as u8).collect();
@@ -78,6 +78,6 @@ impl Random {
 }
 
 /// One pool for each instruction set of this machine.
-pub fn pools(threads: usize) -> Vec<Pool> {
+pub(crate) fn pools(threads: usize) -> Vec<Pool> {
     Isa::available().iter().map(|&isa| Pool::with_isa(threads, isa)).collect()
 }

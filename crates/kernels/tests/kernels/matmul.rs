@@ -1,13 +1,10 @@
 //! Matrix products of every type and instruction set against sums in double precision.
-#![allow(clippy::unwrap_used, reason = "a test")]
 
 use proptest::prelude::*;
 use rigel_kernels::{Linear, Matrix, Pool, decode, gather, matmul, matmul_many};
 use tensor::{DType, dequantize};
 
-use common::{Random, WEIGHT_TYPES, pools};
-
-mod common;
+use crate::common::{Random, WEIGHT_TYPES, pools};
 
 /// Bytes that start at an odd address within their buffer.
 struct Unaligned(Vec<u8>);

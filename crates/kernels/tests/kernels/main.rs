@@ -1,0 +1,7 @@
+//! The kernels on every instruction set of this machine against their definitions in double precision.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod attention;
+mod common;
+mod matmul;
+mod rows;
