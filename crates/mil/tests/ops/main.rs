@@ -5,6 +5,7 @@ extern crate rigel_mil as mil;
 
 mod artefacts;
 mod common;
+mod cost;
 mod decompose;
 mod llm;
 mod npz;
