@@ -81,7 +81,7 @@ pub(crate) fn bind(cx: &mut OpCx<'_>) -> Bind<Binding> {
         | Erf | Sign | Softplus | Tan
         | ReduceL1Norm | ReduceL2Norm | ReduceLogSumExp | ReduceProd
         | ReduceArgmax | ReduceArgmin
-        | ScaledDotProductAttention | Conv
+        | ScaledDotProductAttention | Conv | Einsum
         | GatherAlongAxis | Scatter | Shape | Fill | Range1d | Tile | Pad
         | SliceUpdate | Select | Topk | ReadState | WriteState => {
             Err("no native kernel".into())

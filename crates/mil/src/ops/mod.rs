@@ -8,6 +8,7 @@ use crate::{FunctionBuilder, OpError, Opset, TensorType, Type, ValueId};
 mod activation;
 mod constant;
 mod conv;
+mod einsum;
 mod elementwise;
 mod emit;
 mod gather;
@@ -60,6 +61,7 @@ ops! {
     norm: LayerNorm;
     linear: Linear, Matmul, ScaledDotProductAttention;
     conv: Conv;
+    einsum: Einsum;
     gather: Gather, GatherAlongAxis, Scatter;
     shaping: Reshape, Transpose, ExpandDims, Squeeze, Shape, Fill, Range1d;
     joining: Concat, Split, Stack, Tile, Pad;

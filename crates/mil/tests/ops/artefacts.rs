@@ -120,7 +120,7 @@ fn single_operations() {
 /// Whole models against PyTorch in single precision, with the inputs' names in PyTorch's order.
 #[test]
 fn models() {
-    let all: [(&str, &[&str], f64, f64); 10] = [
+    let all: [(&str, &[&str], f64, f64); 12] = [
         ("mlp_fp32", &["x"], 1e-5, 1e-5),
         ("mlp_ios15", &["x"], 6e-4, 8e-4),
         ("mlp_ios16", &["x"], 6e-4, 8e-4),
@@ -130,6 +130,8 @@ fn models() {
         ("mlp_range", &["x"], 6e-4, 8e-4),
         ("llama_gqa_ios16", &["x", "cos", "sin", "mask"], 6e-4, 6e-3),
         ("llama_gqa_ios18", &["x", "cos", "sin", "mask"], 6e-4, 6e-3),
+        ("ane_block_ios16", &["x", "mask"], 6e-4, 4e-3),
+        ("ane_block_ios18", &["x", "mask"], 6e-4, 4e-3),
         ("sdpa_ios18", &["q", "k", "v", "m"], 6e-4, 3e-3),
     ];
     for (name, order, single, half) in all {

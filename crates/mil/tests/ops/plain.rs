@@ -233,6 +233,17 @@ fn products() -> Vec<Case> {
         ),
         (Matmul, xy(v(&[1.0, 1.0]), a()), vec![v(&[4.0, 6.0])]),
         (
+            Einsum,
+            vec![
+                (
+                    "values",
+                    In::from(vec![f32s(&[1, 1, 2], [3.0, 4.0]), f32s(&[2, 1, 1], [1.0, 10.0])]),
+                ),
+                ("equation", str("abc, cbd -> abd")),
+            ],
+            vec![f32s(&[1, 1, 1], [43.0])],
+        ),
+        (
             ScaledDotProductAttention,
             vec![
                 ("query", zero().into()),
@@ -524,6 +535,8 @@ fn more_refusals() -> Vec<Refusal> {
             "[1, 1, 3]",
         ),
         (Conv, vec![("x", line(2)), ("weight", line(3))], "[1, 1, 3]"),
+        (Einsum, vec![("values", pair()), ("equation", str("ab,bc->ac"))], "ab,bc->ac"),
+        (Einsum, vec![("values", pair()), ("equation", str("chw,whr->chr"))], "[1]"),
         (
             ConstexprBlockwiseShiftScale,
             vec![("data", i(&[1, 2, 3]).into()), ("scale", v(&[1.0, 2.0]).into())],
