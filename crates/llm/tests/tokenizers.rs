@@ -171,21 +171,11 @@ fn corpora_come_back_as_they_were() {
     ];
     let corpora = corpora();
     for file in files {
-        let started = std::time::Instant::now();
         let tokenizer = open(&file);
-        let loaded = started.elapsed();
         for (path, text) in &corpora {
-            let started = std::time::Instant::now();
             let ids = tokenizer.encode(text, true).unwrap();
-            let encoded = started.elapsed();
             assert!(ids.iter().all(|&id| (id as usize) < tokenizer.vocab_size()));
             assert!(tokenizer.decode(&ids, true) == *text, "{} {}", file.display(), path.display());
-            eprintln!(
-                "{}: load {loaded:?}; {} ids of {} in {encoded:?}",
-                file.file_name().unwrap().display(),
-                ids.len(),
-                path.file_name().unwrap().display()
-            );
         }
     }
 }
@@ -208,4 +198,86 @@ fn smollm2_is_the_same_from_gguf_and_from_json() {
     assert!((0..gguf.vocab_size() as u32).all(|id| gguf.id_to_piece(id) == json.id_to_piece(id)));
     assert_eq!((gguf.bos(), gguf.eos(), gguf.adds_bos()), (Some(1), Some(2), false));
     assert_eq!(gguf.end_ids(), [0, 2]);
+}
+
+#[test]
+fn llama2c_tokenizer_encodes_and_decodes_as_llama2c() {
+    let tokenizer = open(&model("tok512.bin"));
+    let read = |name: &str| std::fs::read_to_string(model(name)).unwrap();
+    let ids: Vec<u32> = serde_json::from_str(&read("stories260K.greedy_ids.json")).unwrap();
+    let text = read("stories260K.greedy256.txt");
+    // The ids are those of the beginning.
+    assert!(ids.len() > 100 && text.starts_with(&tokenizer.decode(&ids, true)));
+    assert_eq!(tokenizer.encode(&tokenizer.decode(&ids, true), true).unwrap()[..40], ids[..40]);
+    assert_eq!((tokenizer.bos(), tokenizer.end_ids()), (Some(1), &[1, 2][..]));
+    let mut stream = tokenizer.decode_stream().after(&ids[..3]);
+    let rest: String = ids[3..].iter().filter_map(|&id| stream.push(id)).collect();
+    assert_eq!(tokenizer.decode(&ids[..3], true) + &rest, tokenizer.decode(&ids, true));
+}
+
+#[test]
+fn gemma_keeps_spaces_and_line_ends() {
+    let tokenizer = open(&fixture("gemma-3-270m-q4_k_m.gguf"));
+    for text in [" a", "a   b\n\n\nc", "▁ 🙂 \u{1}", "<bos><start_of_turn>"] {
+        let ids = tokenizer.encode(text, false).unwrap();
+        assert_eq!(tokenizer.decode(&ids, true), text.replace('▁', " "));
+    }
+    assert_eq!(tokenizer.encode("<bos>a", true).unwrap()[0], 2);
+    assert_eq!(tokenizer.encode_with_control("<bos>", false).unwrap(), [2]);
+    let ids: Vec<u32> = golden_ids("golden_gemma_wiki256.json");
+    let text = tokenizer.decode(&ids, true);
+    let again = tokenizer.encode(&text, true).unwrap();
+    assert_eq!(again[..ids.len() - 2], ids[..ids.len() - 2]);
+}
+
+/// The ids of one of the evaluation goldens.
+fn golden_ids(name: &str) -> Vec<u32> {
+    let json: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(model(name)).unwrap()).unwrap();
+    serde_json::from_value(json["ids"].clone()).unwrap()
+}
+
+#[test]
+fn a_tokenizer_that_is_not_the_models_is_refused() {
+    let tokenizer = open(&model("tok512.bin"));
+    tokenizer.check_vocab(512).unwrap();
+    tokenizer.check_vocab(520).unwrap();
+    for model_vocab in [400, 49152] {
+        let error = tokenizer.check_vocab(model_vocab).unwrap_err().to_string();
+        assert!(error.contains("tok512.bin: tokenizer of 512 tokens"), "{error}");
+        assert!(error.contains(&model_vocab.to_string()), "{error}");
+    }
+    let stories = import::open(model("stories260K.bin")).unwrap();
+    let error = Tokenizer::for_model(&stories, None).err().unwrap().to_string();
+    assert!(error.contains("--tokenizer"), "{error}");
+    let explicit = model("tok512.bin");
+    assert_eq!(Tokenizer::for_model(&stories, Some(&explicit)).unwrap().vocab_size(), 512);
+}
+
+#[test]
+fn broken_files_are_one_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tokenizer");
+    let read = |name: &str| std::fs::read(model(name)).unwrap();
+    let bin = read("tok512.bin");
+    let spm = read("llama2_tokenizer.model");
+    let cases: [(&str, Vec<u8>); 7] = [
+        ("not a tokenizer.json, SentencePiece", b"IQ== 0\nIg== 1\n".to_vec()),
+        ("not a usable tokenizer.json", b"{\"model\": 1}".to_vec()),
+        ("file ends inside", bin[..bin.len() - 1].to_vec()),
+        (
+            "of 100 pieces",
+            bin[..4].iter().copied().chain([0, 0, 0, 0, 1, 0, 0, 0, b'a'].repeat(100)).collect(),
+        ),
+        ("SentencePiece", spm[..spm.len() - 1].to_vec()),
+        ("file is empty", Vec::new()),
+        ("magic", b"GGUF\x03\0\0\0".to_vec()),
+    ];
+    for (why, bytes) in cases {
+        std::fs::write(&path, bytes).unwrap();
+        let error = Tokenizer::from_file(&path).err().unwrap().to_string();
+        assert!(error.starts_with(path.to_str().unwrap()), "{error}");
+        assert!(error.contains(why) || why == "magic", "{why}: {error}");
+        assert!(!error.contains('\n'), "{error}");
+    }
 }

@@ -3,7 +3,8 @@
 //! This is not a table of merges: any two neighbours may merge whose joined text is a piece, however that
 //! piece was made in training. So it is written here and not mapped onto a library's merge table.
 
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::ops::Range;
 use std::path::Path;
 
 use tokenizers::models::wordlevel::WordLevel;
@@ -31,6 +32,7 @@ pub(super) struct Spm {
     scores: Vec<f32>,
     bytes: Option<Box<[u32; 256]>>,
     longest: usize,
+    pairs: Pairs,
     added: AddedVocabulary,
     added_without_control: AddedVocabulary,
 }
@@ -49,13 +51,16 @@ impl Spm {
         }
         let mut ids = HashMap::with_capacity(vocab.len());
         let mut bytes = [None; 256];
-        let (mut longest, mut added) = (0, Vec::new());
+        let (mut longest, mut pairs, mut added) = (0, Pairs::new(), Vec::new());
         for id in 0..vocab.len() as u32 {
             let piece = vocab.piece(id);
             ids.entry(piece.into()).or_insert(id);
             match vocab.kind(id) {
                 Kind::Byte(byte) => bytes[usize::from(byte)] = Some(id),
-                Kind::Normal => longest = longest.max(piece.len()),
+                Kind::Normal => {
+                    longest = longest.max(piece.len());
+                    pairs.add(piece);
+                }
                 kind @ (Kind::Control | Kind::UserDefined) => {
                     // The library's text is UTF-8, so no other name can be found in it.
                     if let Ok(name) = std::str::from_utf8(piece) {
@@ -75,6 +80,7 @@ impl Spm {
             scores,
             bytes: bytes.and_then(|b| b.try_into().ok().map(Box::new)),
             longest,
+            pairs,
             added,
             added_without_control,
         })
@@ -120,31 +126,35 @@ impl Spm {
         if self.options.escape_spaces {
             text = text.replace(' ', METASPACE);
         }
-        let mut after_unknown = false;
-        for (symbol, id) in self.merge(vocab, &text) {
-            let unknown = match (id, &self.bytes, self.options.unknown) {
-                (Some(id), ..) => {
-                    ids.push(id);
-                    false
-                }
-                (None, Some(bytes), _) => {
-                    ids.extend(symbol.bytes().map(|b| bytes[usize::from(b)]));
-                    false
-                }
-                (None, None, Some(unknown)) => {
-                    // Neighbours without a piece are one unknown.
-                    if !after_unknown {
-                        ids.push(unknown);
+        let first = ids.len();
+        // Words repeat: the ids of a stretch that was met before are copied.
+        let mut met: HashMap<&str, Range<usize>> = HashMap::new();
+        for stretch in self.pairs.cut(&text) {
+            let start = ids.len();
+            if let Some(known) = met.get(stretch) {
+                ids.extend_from_within(known.clone());
+                continue;
+            }
+            for (symbol, id) in self.merge(vocab, stretch) {
+                match (id, &self.bytes, self.options.unknown) {
+                    (Some(id), ..) => ids.push(id),
+                    (None, Some(bytes), _) => {
+                        ids.extend(symbol.bytes().map(|b| bytes[usize::from(b)]));
                     }
-                    true
+                    (None, None, Some(unknown)) => ids.push(unknown),
+                    (None, None, None) => {
+                        let why = format!("the tokenizer has no token for {symbol:?}");
+                        return Err(Error::request(why));
+                    }
                 }
-                (None, None, None) => {
-                    return Err(Error::request(format!(
-                        "the tokenizer has no token for {symbol:?}"
-                    )));
-                }
-            };
-            after_unknown = unknown;
+            }
+            met.insert(stretch, start..ids.len());
+        }
+        if let (None, Some(unknown)) = (&self.bytes, self.options.unknown) {
+            // Neighbours without a piece are one unknown.
+            let mut part = ids.split_off(first);
+            part.dedup_by(|a, b| a == b && *a == unknown);
+            ids.append(&mut part);
         }
         Ok(())
     }
@@ -192,6 +202,58 @@ impl Spm {
         }
         let left = symbols.iter().filter(|s| !s.is_empty());
         left.map(|s| (&text[s.start..s.end], s.id)).collect()
+    }
+}
+
+/// The pairs of characters that are neighbours in some piece. Between all others no merge can happen, so text
+/// may be cut there.
+struct Pairs {
+    ascii: Vec<bool>,
+    others: HashSet<(char, char)>,
+}
+
+impl Pairs {
+    fn new() -> Self {
+        Pairs { ascii: vec![false; 128 * 128], others: HashSet::new() }
+    }
+
+    /// Where in `ascii` a pair is.
+    fn index(left: char, right: char) -> Option<usize> {
+        (left.is_ascii() && right.is_ascii()).then_some(left as usize * 128 + right as usize)
+    }
+
+    fn add(&mut self, piece: &[u8]) {
+        // A piece that is no text does not come out of a merge of texts.
+        let Ok(piece) = std::str::from_utf8(piece) else { return };
+        for (left, right) in piece.chars().zip(piece.chars().skip(1)) {
+            match Self::index(left, right) {
+                Some(at) => self.ascii[at] = true,
+                None => drop(self.others.insert((left, right))),
+            }
+        }
+    }
+
+    fn contains(&self, left: char, right: char) -> bool {
+        match Self::index(left, right) {
+            Some(at) => self.ascii[at],
+            None => self.others.contains(&(left, right)),
+        }
+    }
+
+    /// The stretches of `text` within which merges happen.
+    fn cut<'t>(&self, text: &'t str) -> impl Iterator<Item = &'t str> {
+        let mut rest = text;
+        std::iter::from_fn(move || {
+            let mut left = rest.chars().next()?;
+            let end = rest.char_indices().skip(1).find(|&(_, right)| {
+                let cut = !self.contains(left, right);
+                left = right;
+                cut
+            });
+            let (stretch, after) = rest.split_at(end.map_or(rest.len(), |(at, _)| at));
+            rest = after;
+            Some(stretch)
+        })
     }
 }
 
