@@ -163,6 +163,7 @@ fn corpora_come_back_as_they_were() {
         model("llama2_tokenizer.model"),
         model("tok512.bin"),
         fixture("SmolLM2-135M-Instruct.Q4_1.gguf"),
+        #[cfg(feature = "gemma")]
         fixture("gemma-3-270m-q4_k_m.gguf"),
         fixture("vocab/ggml-vocab-gpt-2.gguf"),
         fixture("vocab/ggml-vocab-llama-bpe.gguf"),
@@ -215,6 +216,7 @@ fn llama2c_tokenizer_encodes_and_decodes_as_llama2c() {
     assert_eq!(tokenizer.decode(&ids[..3], true) + &rest, tokenizer.decode(&ids, true));
 }
 
+#[cfg(feature = "gemma")]
 #[test]
 fn gemma_keeps_spaces_and_line_ends() {
     let tokenizer = open(&fixture("gemma-3-270m-q4_k_m.gguf"));
@@ -231,6 +233,7 @@ fn gemma_keeps_spaces_and_line_ends() {
 }
 
 /// The ids of one of the evaluation goldens.
+#[cfg(feature = "gemma")]
 fn golden_ids(name: &str) -> Vec<u32> {
     let json: serde_json::Value =
         serde_json::from_slice(&std::fs::read(model(name)).unwrap()).unwrap();

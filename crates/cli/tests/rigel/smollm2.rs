@@ -1,4 +1,4 @@
-//! SmolLM2 (and Gemma, where it was fetched) from GGUF files: text, chat, likelihoods against golden ones.
+//! SmolLM2 (and, with the feature `gemma`, Gemma) from GGUF files: text, chat, likelihoods against golden ones.
 
 use std::fs;
 
@@ -42,14 +42,10 @@ fn likelihoods_are_golden() {
     assert_golden(&smollm2(), "golden_smollm2_wiki256.json");
 }
 
+#[cfg(feature = "gemma")]
 #[test]
 fn likelihoods_of_gemma_are_golden() {
-    let weights = fixture("gemma-3-270m-q4_k_m.gguf");
-    if !fs::exists(&weights).unwrap() {
-        eprintln!("skipped: no weights; python3 tests/fetch.py --gemma fetches them");
-        return;
-    }
-    assert_golden(&weights, "golden_gemma_wiki256.json");
+    assert_golden(&fixture("gemma-3-270m-q4_k_m.gguf"), "golden_gemma_wiki256.json");
 }
 
 #[test]

@@ -13,20 +13,19 @@ use crate::common::Run;
 #[expect(dead_code, reason = "the example's main")]
 mod random_gpt2;
 
-fn smollm2() -> PathBuf {
-    let path = testkit::fixtures_dir().join("SmolLM2-135M-Instruct.Q4_1.gguf");
-    assert!(path.exists(), "{} is missing; run python3 tests/fetch.py", path.display());
+fn fixture(name: &str) -> PathBuf {
+    let path = testkit::fixtures_dir().join(name);
+    assert!(path.exists(), "{} is missing; run python3 tests/fetch.py --gemma", path.display());
     path
 }
 
-/// Gemma's terms are not everybody's: its file is fetched only when asked for.
-fn gemma() -> Option<PathBuf> {
-    let path = testkit::fixtures_dir().join("gemma-3-270m-q4_k_m.gguf");
-    if !path.exists() {
-        eprintln!("skipped: no weights; python3 tests/fetch.py --gemma fetches them");
-        return None;
-    }
-    Some(path)
+fn smollm2() -> PathBuf {
+    fixture("SmolLM2-135M-Instruct.Q4_1.gguf")
+}
+
+#[cfg(feature = "gemma")]
+fn gemma() -> PathBuf {
+    fixture("gemma-3-270m-q4_k_m.gguf")
 }
 
 /// Bytes of weights that are not windows of the mapped file.
@@ -68,10 +67,10 @@ fn smollm2_stays_in_its_file() {
     assert_eq!((inspection.tensors.len(), inspection.problems), (272, Vec::new()));
 }
 
+#[cfg(feature = "gemma")]
 #[test]
 fn gemma3_stays_in_its_file() {
-    let Some(path) = gemma() else { return };
-    let model = Model::load(path).unwrap();
+    let model = Model::load(gemma()).unwrap();
     let c = model.config();
     let found = (c.arch, c.parameters, c.layers, c.width, c.feed_forward);
     assert_eq!(found, ("gemma3", 268_098_176, 18, 640, 2048));
@@ -108,10 +107,10 @@ fn first_likelihoods_of_smollm2() {
     check_first_likelihoods(&smollm2(), "golden_smollm2_wiki256.json");
 }
 
+#[cfg(feature = "gemma")]
 #[test]
 fn first_likelihoods_of_gemma3() {
-    let Some(path) = gemma() else { return };
-    check_first_likelihoods(&path, "golden_gemma_wiki256.json");
+    check_first_likelihoods(&gemma(), "golden_gemma_wiki256.json");
 }
 
 /// GPT-2 at its published size, of random weights, as the example writes it.

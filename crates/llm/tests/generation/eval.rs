@@ -61,7 +61,7 @@ fn later_windows_begin_with_the_texts_bos() {
 
 #[test]
 fn what_cannot_be_evaluated_is_refused() {
-    let mut message = |ids: &[u32], window| {
+    let message = |ids: &[u32], window| {
         evaluate(&mut chaos(16), ids, window, None, 0, |_| ()).err().map(|e| e.to_string())
     };
     assert!(message(&[], 8).unwrap().contains("no tokens"));
