@@ -57,19 +57,13 @@ fn generate_answers() {
     };
     let outcome = run(&["The capital of France is", "-n", "4"]);
     assert!(outcome.code == 0 && outcome.out.starts_with(" Paris."), "{outcome:?}");
-    let outcome = run(&[
-        "What is the capital of France?",
-        "--chat",
-        "--system",
-        "Answer briefly.",
-        "-n",
-        "24",
-        "--json",
-    ]);
-    let value = json(&outcome);
+    let ask = ["What is the capital of France?", "--chat", "-n", "24", "--json"];
+    let value = json(&run(&ask));
     assert!(value["text"].as_str().unwrap().contains("Paris"), "{value}");
     // <|im_start|> is one token, not the text of its name.
     assert_eq!(value["prompt_ids"][0], 1);
+    let told = json(&run(&[&ask[..], &["--system", "You answer briefly."]].concat()));
+    assert_ne!(told["prompt_ids"], value["prompt_ids"]);
 }
 
 #[test]
