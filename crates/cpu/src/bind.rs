@@ -79,6 +79,11 @@ pub(crate) fn bind(cx: &mut OpCx<'_>) -> Bind<Binding> {
         | Equal | NotEqual | Less | LessEqual | Greater | GreaterEqual
         | LogicalAnd | LogicalOr | LogicalXor | LogicalNot
         | Erf | Sign | Softplus | Tan
+        | Acos | Asin | Atan | Atanh | Cosh | Relu6 | Sinh | Softsign
+        | ClampedRelu | Elu | LeakyRelu | LinearActivation | Prelu | ScaledTanh | SigmoidHard
+        | SoftplusParametric | Threshold | ThresholdedRelu | ReduceLogSum
+        | BatchNorm | InstanceNorm | L2Norm | LocalResponseNorm
+        | ConvTranspose | AvgPool | L2Pool | MaxPool
         | ReduceL1Norm | ReduceL2Norm | ReduceLogSumExp | ReduceProd
         | ReduceArgmax | ReduceArgmin
         | ScaledDotProductAttention | Conv | Einsum

@@ -21,3 +21,8 @@ pub(crate) fn gelu(x: f64) -> f64 {
 pub(crate) fn gelu_tanh(x: f64) -> f64 {
     0.5 * x * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044_715 * x * x * x)).tanh())
 }
+
+/// `log(1 + exp(x))`.
+pub(crate) fn softplus(x: f64) -> f64 {
+    x.max(0.0) + (-x.abs()).exp().ln_1p()
+}

@@ -1,5 +1,6 @@
 //! Convolution over one, two or three spatial axes.
 
+use super::windows::{Axis, Windows, sizes, spatial};
 use super::{Domain, OpDef, OpView, Param, elements};
 use crate::eval::{Array, Data, EvalCx, Value};
 use crate::{Dim, OpError, TensorType, Type};
@@ -12,60 +13,6 @@ use crate::{Dim, OpError, TensorType, Type};
 /// axis), `same` as many that the result has `ceil(d / stride)` elements, an odd one behind, and
 /// `same_lower`, an odd one in front.
 pub(super) struct Conv;
-
-/// The constant options, by spatial axis.
-struct Options {
-    strides: Vec<usize>,
-    dilations: Vec<usize>,
-    pad: Vec<[usize; 2]>,
-    pad_type: String,
-    groups: usize,
-}
-
-impl Options {
-    fn of(op: &OpView<'_>, axes: usize) -> Result<Self, OpError> {
-        let sizes = |name: &str, count: usize, default: usize, least: usize| {
-            let Some(given) = op.ints(name)? else { return Ok(vec![default; count]) };
-            let sizes: Option<Vec<usize>> =
-                given.iter().map(|&v| usize::try_from(v).ok().filter(|&v| v >= least)).collect();
-            sizes.filter(|s| s.len() == count).ok_or_else(|| {
-                OpError::invalid(format!("{name} {given:?} does not fit {axes} spatial axes"))
-            })
-        };
-        let pad = sizes("pad", 2 * axes, 0, 0)?;
-        let pad_type = op.str("pad_type")?.unwrap_or("valid").to_owned();
-        if !["valid", "custom", "same", "same_lower"].contains(&&*pad_type) {
-            return Err(OpError::invalid(format!("pad_type \"{pad_type}\" is unknown")));
-        }
-        Ok(Options {
-            strides: sizes("strides", axes, 1, 1)?,
-            dilations: sizes("dilations", axes, 1, 1)?,
-            pad: pad.as_chunks::<2>().0.to_vec(),
-            pad_type,
-            groups: sizes("groups", 1, 1, 1)?[0],
-        })
-    }
-
-    /// Padding before the axis and size of the result, for `size` elements and a kernel of `kernel`.
-    fn axis(&self, axis: usize, size: usize, kernel: usize) -> Option<(usize, usize)> {
-        let (stride, reach) =
-            (self.strides[axis], kernel.checked_sub(1)?.checked_mul(self.dilations[axis])?);
-        let [before, after] = match &*self.pad_type {
-            "valid" => [0, 0],
-            "custom" => self.pad[axis],
-            same => {
-                let out = size.div_ceil(stride);
-                let total = (out.saturating_sub(1).checked_mul(stride)?)
-                    .checked_add(reach + 1)?
-                    .saturating_sub(size);
-                let less = total / 2;
-                if same == "same" { [less, total - less] } else { [total - less, less] }
-            }
-        };
-        let span = size.checked_add(before)?.checked_add(after)?.checked_sub(reach + 1)?;
-        Some((before, span / stride + 1))
-    }
-}
 
 impl OpDef for Conv {
     fn name(&self) -> &'static str {
@@ -94,14 +41,14 @@ impl OpDef for Conv {
         if !(3..=5).contains(&x.rank()) || weight.rank() != x.rank() {
             return Err(mismatch());
         }
-        let options = Options::of(op, x.rank() - 2)?;
+        let windows = Windows::of(op, x.rank() - 2)?;
+        let groups = groups(op)?;
         if let (Some(channels), Some(inner), Some(out)) =
             (x.shape[1].fixed(), weight.shape[1].fixed(), weight.shape[0].fixed())
-            && (channels != inner * options.groups || !out.is_multiple_of(options.groups))
+            && (channels != inner * groups || !out.is_multiple_of(groups))
         {
             return Err(OpError::invalid(format!(
-                "weight {weight} does not fit x {x} in {} groups",
-                options.groups
+                "weight {weight} does not fit x {x} in {groups} groups"
             )));
         }
         if let Some(bias) = op.opt_tensor("bias")?
@@ -113,15 +60,10 @@ impl OpDef for Conv {
         for axis in 0..x.rank() - 2 {
             shape.push(match (x.shape[axis + 2].fixed(), weight.shape[axis + 2].fixed()) {
                 (Some(size), Some(kernel)) => {
-                    Dim::Fixed(options.axis(axis, size, kernel).ok_or_else(mismatch)?.1)
+                    Dim::Fixed(windows.axis(axis, size, kernel).ok_or_else(mismatch)?.out)
                 }
                 // A kernel of one element, without stride or padding, keeps an unknown size.
-                (None, Some(1))
-                    if options.strides[axis] == 1
-                        && (options.pad_type != "custom" || options.pad[axis] == [0, 0]) =>
-                {
-                    x.shape[axis + 2].clone()
-                }
+                (None, Some(kernel)) if windows.keeps(axis, kernel) => x.shape[axis + 2].clone(),
                 _ => Dim::Unknown,
             });
         }
@@ -132,8 +74,8 @@ impl OpDef for Conv {
         let (x, weight, bias) = (cx.array("x")?, cx.array("weight")?, cx.opt_array("bias")?);
         let bias = bias.as_deref().map(Array::floats).transpose()?;
         let axes = x.shape.len().saturating_sub(2);
-        let options = Options::of(&cx.op, axes)?;
-        Ok(vec![convolve(&x, &weight, bias, &options)?.into()])
+        let windows = Windows::of(&cx.op, axes)?;
+        Ok(vec![convolve(&x, &weight, bias, &windows, groups(&cx.op)?)?.into()])
     }
 
     /// Two for each element of the result and weight of its channel.
@@ -144,38 +86,17 @@ impl OpDef for Conv {
     }
 }
 
-/// One spatial axis of a convolution.
-#[derive(Clone, Copy)]
-struct Axis {
-    size: usize,
-    kernel: usize,
-    out: usize,
-    before: usize,
-    stride: usize,
-    dilation: usize,
-}
-
-impl Axis {
-    /// The results that kernel element `k` contributes to: the first, how many, and the element
-    /// that the first reads.
-    fn run(&self, k: usize) -> (usize, usize, usize) {
-        let shift = k * self.dilation;
-        let first = self.before.saturating_sub(shift).div_ceil(self.stride);
-        // Result `o` reads element `o * stride + shift - before`, which must be below `size`.
-        let end = (self.size + self.before)
-            .checked_sub(shift)
-            .map_or(0, |n| n.div_ceil(self.stride))
-            .min(self.out);
-        let count = end.saturating_sub(first);
-        (first, count, (first * self.stride + shift).saturating_sub(self.before))
-    }
+/// The constant `groups`, 1 by default.
+pub(super) fn groups(op: &OpView<'_>) -> Result<usize, OpError> {
+    Ok(sizes(op, "groups", 1, 1, 1)?[0])
 }
 
 fn convolve(
     x: &Array,
     weight: &Array,
     bias: Option<&[f64]>,
-    options: &Options,
+    windows: &Windows,
+    groups: usize,
 ) -> Result<Array, OpError> {
     let mismatch =
         || OpError::invalid(format!("weight {:?} does not fit x {:?}", weight.shape, x.shape));
@@ -185,23 +106,15 @@ fn convolve(
     }
     let (n, channels) = (x.shape[0], x.shape[1]);
     let (out, inner) = (weight.shape[0], weight.shape[1]);
-    if channels != inner * options.groups
-        || !out.is_multiple_of(options.groups)
+    if channels != inner * groups
+        || !out.is_multiple_of(groups)
         || bias.is_some_and(|b| b.len() != out)
     {
         return Err(mismatch());
     }
-    // Leading axes of one element make every case three-dimensional.
-    let single = Axis { size: 1, kernel: 1, out: 1, before: 0, stride: 1, dilation: 1 };
-    let mut spatial = [single; 3];
-    let mut shape = vec![n, out];
-    for axis in 0..axes {
-        let (size, kernel) = (x.shape[axis + 2], weight.shape[axis + 2]);
-        let (before, out) = options.axis(axis, size, kernel).ok_or_else(mismatch)?;
-        let (stride, dilation) = (options.strides[axis], options.dilations[axis]);
-        spatial[3 - axes + axis] = Axis { size, kernel, out, before, stride, dilation };
-        shape.push(out);
-    }
+    let (spatial, sizes) =
+        spatial(windows, &x.shape[2..], &weight.shape[2..]).ok_or_else(mismatch)?;
+    let shape = [&[n, out], &*sizes].concat();
     let plane: usize = spatial.iter().map(|a| a.out).product();
     let source: usize = spatial.iter().map(|a| a.size).product();
     let taps: usize = spatial.iter().map(|a| a.kernel).product();
@@ -210,7 +123,7 @@ fn convolve(
     for (i, y) in y.chunks_exact_mut(plane.max(1)).enumerate() {
         let (image, channel) = (i / out, i % out);
         y.fill(bias.map_or(0.0, |b| b[channel]));
-        let group = channel / (out / options.groups);
+        let group = channel / (out / groups);
         for c in 0..inner {
             let from = (image * channels + group * inner + c) * source;
             let kernel = &w[(channel * inner + c) * taps..][..taps];

@@ -8,6 +8,7 @@ use crate::{FunctionBuilder, OpError, Opset, TensorType, Type, ValueId};
 mod activation;
 mod constant;
 mod conv;
+mod conv_transpose;
 mod einsum;
 mod elementwise;
 mod emit;
@@ -16,6 +17,8 @@ mod joining;
 mod linear;
 mod llm;
 mod norm;
+mod parametric;
+mod pooling;
 mod reduction;
 mod selection;
 mod shapes;
@@ -24,6 +27,7 @@ mod slicing;
 mod state;
 mod unary;
 mod view;
+mod windows;
 
 pub use shapes::broadcast;
 pub use view::OpView;
@@ -53,14 +57,18 @@ ops! {
     constant: Const, ConstexprBlockwiseShiftScale;
     elementwise: Add, Sub, Mul, RealDiv, FloorDiv, Mod, Pow, Maximum, Minimum, Equal, NotEqual, Less,
         LessEqual, Greater, GreaterEqual, LogicalAnd, LogicalOr, LogicalXor;
-    unary: Abs, Ceil, Cos, Erf, Exp, Exp2, Floor, Relu, Round, Sigmoid, Sign, Silu, Sin, Softplus,
-        Sqrt, Square, Tan, Tanh, Inverse, Log, Rsqrt, Clip, LogicalNot, Identity, Cast;
+    unary: Abs, Acos, Asin, Atan, Atanh, Ceil, Cos, Cosh, Erf, Exp, Exp2, Floor, Relu, Relu6, Round,
+        Sigmoid, Sign, Silu, Sin, Sinh, Softplus, Softsign, Sqrt, Square, Tan, Tanh, Inverse, Log, Rsqrt, Clip, LogicalNot, Identity, Cast;
     activation: Gelu, Softmax;
-    reduction: ReduceL1Norm, ReduceL2Norm, ReduceLogSumExp, ReduceMax, ReduceMean, ReduceMin,
+    parametric: ClampedRelu, Elu, LeakyRelu, LinearActivation, Prelu, ScaledTanh, SigmoidHard,
+        SoftplusParametric, Threshold, ThresholdedRelu;
+    reduction: ReduceL1Norm, ReduceL2Norm, ReduceLogSum, ReduceLogSumExp, ReduceMax, ReduceMean, ReduceMin,
         ReduceProd, ReduceSum, ReduceSumSquare, ReduceArgmax, ReduceArgmin;
-    norm: LayerNorm;
+    norm: LayerNorm, BatchNorm, InstanceNorm, L2Norm, LocalResponseNorm;
     linear: Linear, Matmul, ScaledDotProductAttention;
     conv: Conv;
+    conv_transpose: ConvTranspose;
+    pooling: AvgPool, L2Pool, MaxPool;
     einsum: Einsum;
     gather: Gather, GatherAlongAxis, Scatter;
     shaping: Reshape, Transpose, ExpandDims, Squeeze, Shape, Fill, Range1d;

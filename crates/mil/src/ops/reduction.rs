@@ -133,7 +133,7 @@ fn log_sum_exp(row: &[f64]) -> f64 {
 }
 
 /// `f64::max` and `f64::min` would hide a NaN.
-fn extreme(row: &[f64], better: impl Fn(f64, f64) -> bool, start: f64) -> f64 {
+pub(super) fn extreme(row: &[f64], better: impl Fn(f64, f64) -> bool, start: f64) -> f64 {
     row.iter().fold(start, |best, &v| if v.is_nan() || better(v, best) { v } else { best })
 }
 
@@ -143,6 +143,8 @@ reductions! {
         |r| Some(r.iter().fold(0i64, |s, v| s.wrapping_add(v.wrapping_abs())));
     /// Root of the sum of squares.
     ReduceL2Norm "reduce_l2_norm" Float |r| r.iter().map(|v| v * v).sum::<f64>().sqrt(), no_int;
+    /// Logarithm of the sum.
+    ReduceLogSum "reduce_log_sum" Float |r| sum(r).ln(), no_int;
     /// Logarithm of the sum of exponentials.
     ReduceLogSumExp "reduce_log_sum_exp" Float log_sum_exp, no_int;
     /// The greatest element.

@@ -64,10 +64,20 @@ fn sign(x: f64) -> f64 {
 unary! {
     /// `|x|`.
     Abs "abs" Number f64::abs, |a| Some(a.wrapping_abs());
+    /// Arc cosine, in radians.
+    Acos "acos" Float f64::acos, no_int;
+    /// Arc sine, in radians.
+    Asin "asin" Float f64::asin, no_int;
+    /// Arc tangent, in radians.
+    Atan "atan" Float f64::atan, no_int;
+    /// Inverse hyperbolic tangent.
+    Atanh "atanh" Float libm::atanh, no_int;
     /// The least integer not below `x`.
     Ceil "ceil" Float f64::ceil, no_int;
     /// Cosine.
     Cos "cos" Float f64::cos, no_int;
+    /// Hyperbolic cosine.
+    Cosh "cosh" Float f64::cosh, no_int;
     /// The error function.
     Erf "erf" Float libm::erf, no_int;
     /// `e^x`.
@@ -78,6 +88,8 @@ unary! {
     Floor "floor" Float f64::floor, no_int;
     /// `max(x, 0)`.
     Relu "relu" Float |a| if a < 0.0 { 0.0 } else { a }, no_int;
+    /// `x` confined to `0..=6`.
+    Relu6 "relu6" Float |a| a.clamp(0.0, 6.0), no_int;
     /// The nearest integer, ties to even.
     Round "round" Float f64::round_ties_even, no_int;
     /// `1 / (1 + e^-x)`.
@@ -88,8 +100,12 @@ unary! {
     Silu "silu" Float functions::silu, no_int;
     /// Sine.
     Sin "sin" Float f64::sin, no_int;
+    /// Hyperbolic sine.
+    Sinh "sinh" Float f64::sinh, no_int;
     /// `log(1 + e^x)`.
-    Softplus "softplus" Float |a| a.max(0.0) + (-a.abs()).exp().ln_1p(), no_int;
+    Softplus "softplus" Float functions::softplus, no_int;
+    /// `x / (1 + |x|)`.
+    Softsign "softsign" Float |a| a / (1.0 + a.abs()), no_int;
     /// Square root.
     Sqrt "sqrt" Float f64::sqrt, no_int;
     /// `x^2`.

@@ -7,6 +7,8 @@ mod artefacts;
 mod common;
 mod cost;
 mod decompose;
+mod images;
 mod llm;
+mod networks;
 mod npz;
 mod plain;

@@ -7,57 +7,58 @@ use mil::{Literal, OpKind, TensorType};
 use tensor::{Bytes, DType, Tensor};
 
 use crate::common::{In, assert_close, f32s, ints, one, refusal};
+use crate::{images, networks};
 
 /// An operation with arguments, and the results it must have.
-type Case = (OpKind, Vec<(&'static str, In)>, Vec<Array>);
+pub(crate) type Case = (OpKind, Vec<(&'static str, In)>, Vec<Array>);
 /// An operation with arguments that do not fit, and what the refusal must mention.
-type Refusal = (OpKind, Vec<(&'static str, In)>, &'static str);
+pub(crate) type Refusal = (OpKind, Vec<(&'static str, In)>, &'static str);
 
-fn v(values: &[f64]) -> Array {
+pub(crate) fn v(values: &[f64]) -> Array {
     f32s(&[values.len()], values.iter().copied())
 }
 
-fn m(rows: usize, values: &[f64]) -> Array {
+pub(crate) fn m(rows: usize, values: &[f64]) -> Array {
     f32s(&[rows, values.len() / rows], values.iter().copied())
 }
 
-fn i(values: &[i64]) -> Array {
+pub(crate) fn i(values: &[i64]) -> Array {
     ints(&[values.len()], values.iter().copied())
 }
 
-fn b(values: &[bool]) -> Array {
+pub(crate) fn b(values: &[bool]) -> Array {
     Array { dtype: DType::Bool, shape: vec![values.len()], data: Data::Bool(values.to_vec()) }
 }
 
-fn int(n: i32) -> In {
+pub(crate) fn int(n: i32) -> In {
     Literal::scalar(n).into()
 }
 
-fn int_list(values: &[i32]) -> In {
+pub(crate) fn int_list(values: &[i32]) -> In {
     Literal::vector(values).into()
 }
 
-fn float(x: f32) -> In {
+pub(crate) fn float(x: f32) -> In {
     Literal::scalar(x).into()
 }
 
-fn yes() -> In {
+pub(crate) fn yes() -> In {
     Literal::bool(true).into()
 }
 
-fn str(s: &str) -> In {
+pub(crate) fn str(s: &str) -> In {
     Literal::string(s).into()
 }
 
-fn xy(x: Array, y: Array) -> Vec<(&'static str, In)> {
+pub(crate) fn xy(x: Array, y: Array) -> Vec<(&'static str, In)> {
     vec![("x", x.into()), ("y", y.into())]
 }
 
-fn x(x: Array) -> Vec<(&'static str, In)> {
+pub(crate) fn x(x: Array) -> Vec<(&'static str, In)> {
     vec![("x", x.into())]
 }
 
-fn with(
+pub(crate) fn with(
     mut args: Vec<(&'static str, In)>,
     more: Vec<(&'static str, In)>,
 ) -> Vec<(&'static str, In)> {
@@ -400,6 +401,9 @@ fn values() {
     for cases in [elementwise(), unary(), reductions(), products(), indexing(), shaping()] {
         seen.extend(check(cases));
     }
+    for cases in [images::values(), networks::values()] {
+        seen.extend(check(cases));
+    }
     let missing: Vec<_> = plain().into_iter().filter(|k| !seen.contains(k)).collect();
     assert_eq!(missing, [OpKind::ReadState, OpKind::WriteState], "in the tests below");
 }
@@ -583,7 +587,8 @@ fn more_refusals() -> Vec<Refusal> {
 #[test]
 fn arguments_that_do_not_fit_are_refused() {
     let mut seen = BTreeSet::new();
-    for (kind, args, mention) in refusals() {
+    let all = [refusals(), images::refusals(), networks::refusals()];
+    for (kind, args, mention) in all.into_iter().flatten() {
         let text = refusal(kind, args);
         assert!(text.contains(mention), "{text:?} does not mention {mention:?}");
         seen.insert(kind);
