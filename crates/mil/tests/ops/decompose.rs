@@ -260,8 +260,7 @@ fn sizes_may_stay_symbols() {
         assert_eq!(ty(&simple.program), ty(&program));
         let fixed = [("context".to_owned(), context)].into();
         let run = |mut one: One| {
-            let main = one.program.functions["main"].specialize(&fixed).unwrap();
-            one.program.functions.insert("main".into(), main);
+            one.program = one.program.specialize(&fixed).unwrap();
             let mut states = one.states();
             (one.run(&mut states).unwrap(), states)
         };
