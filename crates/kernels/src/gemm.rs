@@ -10,7 +10,7 @@
 use crate::arch::{Kernel, LANES, Simd};
 use crate::convert::Decode;
 use crate::matmul::Matrix;
-use crate::scratch::with_scratch;
+use crate::scratch::Scratch;
 use crate::share::Shared;
 use crate::{Isa, Pool};
 
@@ -39,24 +39,24 @@ pub(crate) fn with_packed(
     work: impl FnOnce(&Packed<'_>),
 ) {
     let count = rows.div_ceil(WIDTH);
-    with_scratch(count * k * WIDTH, |buffer| {
-        let shared = Shared::new(buffer);
-        pool.run(count, |p| {
-            // SAFETY: a panel belongs to one task.
-            let panel = unsafe { shared.slice(p * k * WIDTH..(p + 1) * k * WIDTH) };
-            let panel = panel.as_chunks_mut::<WIDTH>().0;
-            let x = &x[p * WIDTH * k..rows.min((p + 1) * WIDTH) * k];
-            // Some columns at a time, so that the lines written to stay in the cache.
-            for (block, panel) in panel.chunks_mut(LANES).enumerate() {
-                panel.fill([0.0; WIDTH]);
-                for (m, x) in x.chunks_exact(k).enumerate() {
-                    let x = &x[block * LANES..][..panel.len()];
-                    panel.iter_mut().zip(x).for_each(|(column, x)| column[m] = *x);
-                }
+    let mut scratch = Scratch::new(count * k * WIDTH);
+    let buffer = &mut scratch[..];
+    let shared = Shared::new(buffer);
+    pool.run(count, |p| {
+        // SAFETY: a panel belongs to one task.
+        let panel = unsafe { shared.slice(p * k * WIDTH..(p + 1) * k * WIDTH) };
+        let panel = panel.as_chunks_mut::<WIDTH>().0;
+        let x = &x[p * WIDTH * k..rows.min((p + 1) * WIDTH) * k];
+        // Some columns at a time, so that the lines written to stay in the cache.
+        for (block, panel) in panel.chunks_mut(LANES).enumerate() {
+            panel.fill([0.0; WIDTH]);
+            for (m, x) in x.chunks_exact(k).enumerate() {
+                let x = &x[block * LANES..][..panel.len()];
+                panel.iter_mut().zip(x).for_each(|(column, x)| column[m] = *x);
             }
-        });
-        work(&Packed { rows, columns: k, panels: buffer.as_chunks().0 });
+        }
     });
+    work(&Packed { rows, columns: k, panels: buffer.as_chunks().0 });
 }
 
 /// Products of all input rows with up to [`PANEL`] weight rows, of which the first is column `first`
@@ -74,26 +74,26 @@ pub(crate) struct Gemm<'a> {
 impl Gemm<'_> {
     pub(crate) fn run(&self, isa: Isa) {
         let panels = self.input.rows.div_ceil(WIDTH);
-        with_scratch(PANEL * (STRIDE + panels * WIDTH), |buffer| {
-            let (block, sums) = buffer.split_at_mut(PANEL * STRIDE);
-            let sums = sums.as_chunks_mut::<WIDTH>().0;
-            sums.fill([0.0; WIDTH]);
-            for first in (0..self.input.columns).step_by(DEPTH) {
-                let depth = DEPTH.min(self.input.columns - first);
-                for (row, out) in block.chunks_mut(STRIDE).enumerate().take(self.weight.rows()) {
-                    let out = &mut out[..depth];
-                    isa.run(Decode { matrix: self.weight, row, first, out });
-                }
-                isa.run(Tiles {
-                    input: self.input,
-                    columns: (first, depth),
-                    block,
-                    rows: self.weight.rows(),
-                    sums,
-                });
+        let mut scratch = Scratch::new(PANEL * (STRIDE + panels * WIDTH));
+        let buffer = &mut scratch[..];
+        let (block, sums) = buffer.split_at_mut(PANEL * STRIDE);
+        let sums = sums.as_chunks_mut::<WIDTH>().0;
+        sums.fill([0.0; WIDTH]);
+        for first in (0..self.input.columns).step_by(DEPTH) {
+            let depth = DEPTH.min(self.input.columns - first);
+            for (row, out) in block.chunks_mut(STRIDE).enumerate().take(self.weight.rows()) {
+                let out = &mut out[..depth];
+                isa.run(Decode { matrix: self.weight, row, first, out });
             }
-            self.write(sums);
-        });
+            isa.run(Tiles {
+                input: self.input,
+                columns: (first, depth),
+                block,
+                rows: self.weight.rows(),
+                sums,
+            });
+        }
+        self.write(sums);
     }
 
     /// Transposes the sums into the output.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::{Attention, SPAN, vector};
 use crate::arch::{Kernel, LANES, Simd};
 use crate::math::{exp, fold, greatest, tanh, update};
-use crate::scratch::with_scratch;
+use crate::scratch::Scratch;
 
 /// The group of query heads of cache head `head` at query `t` over the visible ones of `slots`, at
 /// most [`SPAN`]. Writes `[group, 2 + dim]`: the greatest score, the sum of weights relative to it,
@@ -53,58 +53,58 @@ impl Span<'_> {
         let (dim, group) = (keys.dim, heads / keys.heads);
         let vectors = dim.div_ceil(LANES);
         let count = self.slots.len();
-        with_scratch(R * (vectors * LANES + SPAN), |buffer| {
-            let (queries, scores) = buffer.split_at_mut(R * vectors * LANES);
-            queries.fill(0.0);
-            for (r, padded) in queries.chunks_exact_mut(vectors * LANES).enumerate() {
-                let at = (self.t * heads + self.head * group + first + r) * dim;
-                padded[..dim].copy_from_slice(&q[at..at + dim]);
-            }
-            let queries: [&[[f32; LANES]]; R] = std::array::from_fn(|r| {
-                queries[r * vectors * LANES..(r + 1) * vectors * LANES].as_chunks().0
-            });
-            for (i, slot) in self.slots.clone().enumerate() {
-                let row = keys.row(self.head, slot);
-                let mut dots = [s.splat(0.0); R];
-                for v in 0..vectors {
-                    let k = vector(s, keys.dtype, row, v);
-                    for r in 0..R {
-                        dots[r] = s.fma(k, s.load(&queries[r][v]), dots[r]);
-                    }
-                }
-                for r in 0..R {
-                    scores[r * SPAN + i] = scale * s.sum(dots[r]);
-                }
-            }
-            let size = 2 + dim;
-            let out = &mut self.out[first * size..(first + R) * size];
-            for (scores, out) in scores.chunks_exact_mut(SPAN).zip(out.chunks_exact_mut(size)) {
-                let scores = &mut scores[..count];
-                if let Some(cap) = softcap {
-                    let (c, inverse) = (s.splat(cap), s.splat(1.0 / cap));
-                    update(s, scores, |v| s.mul(c, tanh(s, s.mul(v, inverse))));
-                }
-                let max = greatest(s, scores);
-                update(s, scores, |v| exp(s, s.sub(v, s.splat(max))));
-                out[0] = max;
-                out[1] = s.sum(fold(s, scores, 0.0, s.splat(0.0), |sum, v| s.add(sum, v)));
-            }
-            for v in 0..vectors {
-                let mut sums = [s.splat(0.0); R];
-                for (i, slot) in self.slots.clone().enumerate() {
-                    let value = vector(s, values.dtype, values.row(self.head, slot), v);
-                    for r in 0..R {
-                        sums[r] = s.fma(value, s.splat(scores[r * SPAN + i]), sums[r]);
-                    }
-                }
-                for r in 0..R {
-                    let mut lanes = [0f32; LANES];
-                    s.store(sums[r], &mut lanes);
-                    let out = &mut out[r * size + 2..(r + 1) * size][v * LANES..];
-                    let n = out.len().min(LANES);
-                    out[..n].copy_from_slice(&lanes[..n]);
-                }
-            }
+        let mut scratch = Scratch::new(R * (vectors * LANES + SPAN));
+        let buffer = &mut scratch[..];
+        let (queries, scores) = buffer.split_at_mut(R * vectors * LANES);
+        queries.fill(0.0);
+        for (r, padded) in queries.chunks_exact_mut(vectors * LANES).enumerate() {
+            let at = (self.t * heads + self.head * group + first + r) * dim;
+            padded[..dim].copy_from_slice(&q[at..at + dim]);
+        }
+        let queries: [&[[f32; LANES]]; R] = std::array::from_fn(|r| {
+            queries[r * vectors * LANES..(r + 1) * vectors * LANES].as_chunks().0
         });
+        for (i, slot) in self.slots.clone().enumerate() {
+            let row = keys.row(self.head, slot);
+            let mut dots = [s.splat(0.0); R];
+            for v in 0..vectors {
+                let k = vector(s, keys.dtype, row, v);
+                for r in 0..R {
+                    dots[r] = s.fma(k, s.load(&queries[r][v]), dots[r]);
+                }
+            }
+            for r in 0..R {
+                scores[r * SPAN + i] = scale * s.sum(dots[r]);
+            }
+        }
+        let size = 2 + dim;
+        let out = &mut self.out[first * size..(first + R) * size];
+        for (scores, out) in scores.chunks_exact_mut(SPAN).zip(out.chunks_exact_mut(size)) {
+            let scores = &mut scores[..count];
+            if let Some(cap) = softcap {
+                let (c, inverse) = (s.splat(cap), s.splat(1.0 / cap));
+                update(s, scores, |v| s.mul(c, tanh(s, s.mul(v, inverse))));
+            }
+            let max = greatest(s, scores);
+            update(s, scores, |v| exp(s, s.sub(v, s.splat(max))));
+            out[0] = max;
+            out[1] = s.sum(fold(s, scores, 0.0, s.splat(0.0), |sum, v| s.add(sum, v)));
+        }
+        for v in 0..vectors {
+            let mut sums = [s.splat(0.0); R];
+            for (i, slot) in self.slots.clone().enumerate() {
+                let value = vector(s, values.dtype, values.row(self.head, slot), v);
+                for r in 0..R {
+                    sums[r] = s.fma(value, s.splat(scores[r * SPAN + i]), sums[r]);
+                }
+            }
+            for r in 0..R {
+                let mut lanes = [0f32; LANES];
+                s.store(sums[r], &mut lanes);
+                let out = &mut out[r * size + 2..(r + 1) * size][v * LANES..];
+                let n = out.len().min(LANES);
+                out[..n].copy_from_slice(&lanes[..n]);
+            }
+        }
     }
 }

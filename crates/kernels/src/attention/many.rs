@@ -9,7 +9,7 @@ use super::{Attention, Cache, vector};
 use crate::arch::{Kernel, LANES, Simd};
 use crate::gemm::{PANEL, Tile, WIDTH};
 use crate::math::{exp, tanh};
-use crate::scratch::with_scratch;
+use crate::scratch::Scratch;
 use crate::share::Shared;
 
 /// Queries of a block: lane `i` of block `b` is number `b * 32 + i` in the order (position, head of
@@ -46,37 +46,37 @@ impl Kernel for Block<'_> {
         // Rows of values are tiled too, so both dimensions count in whole vectors and tiles.
         let rows = keys.dim.next_multiple_of(S::TILE);
         let stride = rows.next_multiple_of(LANES);
-        with_scratch((keys.dim + rows + SLOTS) * WIDTH + SLOTS * stride, |buffer| {
-            let (lanes, cache) = buffer.split_at_mut((keys.dim + rows + SLOTS) * WIDTH);
-            let lanes = lanes.as_chunks_mut::<WIDTH>().0;
-            let (queries, rest) = lanes.split_at_mut(keys.dim);
-            let (sums, scores) = rest.split_at_mut(rows);
-            cache.fill(0.0);
-            sums.fill([0.0; WIDTH]);
-            let (mut softmax, slots) = self.start(s, queries);
-            for first in slots.clone().step_by(SLOTS) {
-                let taken = first..slots.end.min(first + SLOTS);
-                copy_rows(s, keys, self.head, taken.clone(), cache, stride);
-                scores.fill([0.0; WIDTH]);
-                for (slot, scores) in scores.chunks_mut(S::TILE).enumerate() {
-                    let w = &cache[slot * S::TILE * stride..];
-                    s.tile(Tile { x: queries, w, row: stride, column: 1, sums: scores }, 2);
-                }
-                let scores = &mut scores[..taken.len()];
-                let shrink = softmax.weights(s, self.args, first, scores);
-                for sums in sums.iter_mut() {
-                    for (sum, shrink) in sums.as_chunks_mut().0.iter_mut().zip(shrink) {
-                        s.store(s.mul(s.load(sum), shrink), sum);
-                    }
-                }
-                copy_rows(s, &self.args.values, self.head, taken, cache, stride);
-                for (row, sums) in sums.chunks_mut(S::TILE).enumerate() {
-                    let w = &cache[row * S::TILE..];
-                    s.tile(Tile { x: scores, w, row: 1, column: stride, sums }, 2);
+        let mut scratch = Scratch::new((keys.dim + rows + SLOTS) * WIDTH + SLOTS * stride);
+        let buffer = &mut scratch[..];
+        let (lanes, cache) = buffer.split_at_mut((keys.dim + rows + SLOTS) * WIDTH);
+        let lanes = lanes.as_chunks_mut::<WIDTH>().0;
+        let (queries, rest) = lanes.split_at_mut(keys.dim);
+        let (sums, scores) = rest.split_at_mut(rows);
+        cache.fill(0.0);
+        sums.fill([0.0; WIDTH]);
+        let (mut softmax, slots) = self.start(s, queries);
+        for first in slots.clone().step_by(SLOTS) {
+            let taken = first..slots.end.min(first + SLOTS);
+            copy_rows(s, keys, self.head, taken.clone(), cache, stride);
+            scores.fill([0.0; WIDTH]);
+            for (slot, scores) in scores.chunks_mut(S::TILE).enumerate() {
+                let w = &cache[slot * S::TILE * stride..];
+                s.tile(Tile { x: queries, w, row: stride, column: 1, sums: scores }, 2);
+            }
+            let scores = &mut scores[..taken.len()];
+            let shrink = softmax.weights(s, self.args, first, scores);
+            for sums in sums.iter_mut() {
+                for (sum, shrink) in sums.as_chunks_mut().0.iter_mut().zip(shrink) {
+                    s.store(s.mul(s.load(sum), shrink), sum);
                 }
             }
-            self.write(s, &softmax, &sums[..keys.dim]);
-        });
+            copy_rows(s, &self.args.values, self.head, taken, cache, stride);
+            for (row, sums) in sums.chunks_mut(S::TILE).enumerate() {
+                let w = &cache[row * S::TILE..];
+                s.tile(Tile { x: scores, w, row: 1, column: stride, sums }, 2);
+            }
+        }
+        self.write(s, &softmax, &sums[..keys.dim]);
     }
 }
 

@@ -11,7 +11,7 @@ use tensor::DType;
 use crate::Pool;
 use crate::arch::{LANES, Simd};
 use crate::convert::Narrow;
-use crate::scratch::with_scratch;
+use crate::scratch::Scratch;
 use crate::share::Shared;
 
 mod few;
@@ -159,34 +159,34 @@ fn attend_few(pool: &Pool, args: &Attention<'_>, out: &mut [f32]) {
     let queries = args.visible.len();
     // Maximum, sum and weighted values of each query head, span by span.
     let size = 2 + dim;
-    with_scratch(spans * queries * heads * size, |partial| {
-        let shared = Shared::new(partial);
-        pool.run(spans * queries * kv_heads, |i| {
-            let (head, i) = (i % kv_heads, i / kv_heads);
-            let (t, span) = (i % queries, i / queries);
-            let at = ((span * queries + t) * heads + head * group) * size;
-            // SAFETY: each task has its own (span, query, cache head).
-            let out = unsafe { shared.slice(at..at + group * size) };
-            let from = start + span * SPAN;
-            let seen = &args.visible[t];
-            let slots = from.max(seen.start)..(from + SPAN).min(seen.end);
-            pool.isa().run(Span { args, head, t, slots, out });
-        });
-        for (row, out) in out.chunks_exact_mut(dim).enumerate() {
-            let parts = || partial.chunks_exact(size).skip(row).step_by(queries * heads);
-            let max = parts().map(|p| p[0]).fold(f32::NEG_INFINITY, f32::max);
-            out.fill(0.0);
-            let mut sum = 0.0;
-            for part in parts().filter(|p| p[1] > 0.0 || p[1].is_nan()) {
-                let factor = (part[0] - max).exp();
-                sum += factor * part[1];
-                out.iter_mut().zip(&part[2..]).for_each(|(o, v)| *o += factor * v);
-            }
-            if sum != 0.0 {
-                out.iter_mut().for_each(|o| *o /= sum);
-            }
-        }
+    let mut scratch = Scratch::new(spans * queries * heads * size);
+    let partial = &mut scratch[..];
+    let shared = Shared::new(partial);
+    pool.run(spans * queries * kv_heads, |i| {
+        let (head, i) = (i % kv_heads, i / kv_heads);
+        let (t, span) = (i % queries, i / queries);
+        let at = ((span * queries + t) * heads + head * group) * size;
+        // SAFETY: each task has its own (span, query, cache head).
+        let out = unsafe { shared.slice(at..at + group * size) };
+        let from = start + span * SPAN;
+        let seen = &args.visible[t];
+        let slots = from.max(seen.start)..(from + SPAN).min(seen.end);
+        pool.isa().run(Span { args, head, t, slots, out });
     });
+    for (row, out) in out.chunks_exact_mut(dim).enumerate() {
+        let parts = || partial.chunks_exact(size).skip(row).step_by(queries * heads);
+        let max = parts().map(|p| p[0]).fold(f32::NEG_INFINITY, f32::max);
+        out.fill(0.0);
+        let mut sum = 0.0;
+        for part in parts().filter(|p| p[1] > 0.0 || p[1].is_nan()) {
+            let factor = (part[0] - max).exp();
+            sum += factor * part[1];
+            out.iter_mut().zip(&part[2..]).for_each(|(o, v)| *o += factor * v);
+        }
+        if sum != 0.0 {
+            out.iter_mut().for_each(|o| *o /= sum);
+        }
+    }
 }
 
 /// Writes `rows[T, heads, dim]` into the cache: row `t` goes to slot `slots[t]`.
