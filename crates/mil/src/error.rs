@@ -1,6 +1,8 @@
 //! Errors of the IR: what is wrong, of which kind, and where.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::path::Path;
 
 /// Whose fault it is, which decides what the reader can do about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,13 +52,21 @@ impl From<Error> for OpError {
     }
 }
 
-/// An error with its place: file position for text, function and operation for programs.
+/// What to say of operations that are not in the catalogue.
+pub(crate) fn missing_operations(names: &BTreeSet<&str>) -> String {
+    let names: Vec<&str> = names.iter().copied().collect();
+    format!("operations that Rigel does not have: {}", names.join(", "))
+}
+
+/// An error with its place: file, position for text, function and operation for programs.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub struct Error {
     /// Whose fault.
     pub kind: ErrorKind,
     /// What is wrong.
     pub message: String,
+    /// File concerned.
+    pub file: Option<String>,
     /// Line and column in the text, from 1.
     pub position: Option<(u32, u32)>,
     /// Function concerned.
@@ -71,7 +81,14 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error of `kind` without a place.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error { kind, message: message.into(), position: None, function: None, operation: None }
+        Error {
+            kind,
+            message: message.into(),
+            file: None,
+            position: None,
+            function: None,
+            operation: None,
+        }
     }
 
     /// An operation's error, placed.
@@ -80,6 +97,13 @@ impl Error {
         e.function = Some(function.to_owned());
         e.operation = Some(operation);
         e
+    }
+
+    /// The same error, in the file at `path`, unless it names one.
+    #[must_use]
+    pub fn in_file(mut self, path: &Path) -> Self {
+        self.file.get_or_insert_with(|| path.display().to_string());
+        self
     }
 
     /// The same error, in `function`.
@@ -92,6 +116,9 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(file) = &self.file {
+            write!(f, "{file}: ")?;
+        }
         if let Some((line, column)) = self.position {
             write!(f, "line {line}, column {column}: ")?;
         }

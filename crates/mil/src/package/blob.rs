@@ -161,6 +161,12 @@ impl BlobFile {
                 blob.dtype
             )));
         }
+        if ty.dtype.block_len() == 1
+            && !(blob.data.as_ptr() as usize).is_multiple_of(ty.dtype.block_bytes().max(1))
+        {
+            let message = format!("blob at offset {offset}: its data are not aligned for {ty}");
+            return Err(OpError::invalid(message));
+        }
         Tensor::new(ty.dtype, &shape, blob.data)
             .map_err(|e| OpError::invalid(format!("blob at offset {offset}: {e}")))
     }
@@ -187,6 +193,8 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
     blobs: Vec<(WeightId, u64)>,
+    /// Where the next record starts; 0 before the first.
+    end: u64,
 }
 
 impl Layout {
@@ -198,22 +206,36 @@ impl Layout {
         weights: &WeightStore,
         ids: impl IntoIterator<Item = WeightId>,
     ) -> Result<Self, OpError> {
-        let mut offset = ALIGNMENT;
-        let mut blobs = Vec::new();
+        let mut layout = Layout::default();
         for id in ids {
-            let weight =
-                weights.get(id).ok_or_else(|| OpError::invalid(format!("no {id} in the store")))?;
-            let dtype = weight.tensor.dtype();
-            if storage_type(dtype).is_none() {
-                return Err(OpError::unsupported(format!(
-                    "weight {} of type {dtype} in a weight file",
-                    weight.name
-                )));
-            }
-            blobs.push((id, offset));
-            offset = next_record(offset, weight.tensor.bytes().len() as u64);
+            layout.push(weights, id)?;
         }
-        Ok(Layout { blobs })
+        Ok(layout)
+    }
+
+    /// Adds a weight at the end and returns its offset.
+    ///
+    /// # Errors
+    /// As [`Layout::new`].
+    pub fn push(&mut self, weights: &WeightStore, id: WeightId) -> Result<u64, OpError> {
+        let weight =
+            weights.get(id).ok_or_else(|| OpError::invalid(format!("no {id} in the store")))?;
+        let dtype = weight.tensor.dtype();
+        if storage_type(dtype).is_none() {
+            return Err(OpError::unsupported(format!(
+                "weight {} of type {dtype} in a weight file",
+                weight.name
+            )));
+        }
+        let offset = self.end.max(ALIGNMENT);
+        self.blobs.push((id, offset));
+        self.end = next_record(offset, weight.tensor.bytes().len() as u64);
+        Ok(offset)
+    }
+
+    /// Whether there is no weight.
+    pub fn is_empty(&self) -> bool {
+        self.blobs.is_empty()
     }
 
     /// The references to the weights under `path`.

@@ -1,3 +1,255 @@
-//! Files that programs are kept in.
+//! Files that programs are kept in: Core ML packages (`.mlpackage`), compiled models (`.mlmodelc`),
+//! single specifications (`.mlmodel`) and MIL text, each with its weight files.
+//!
+//! What a package says besides the program is in its description; a compiled model or a text has
+//! none of its own, and its functions' signatures imply it.
+
+use std::fs;
+use std::path::Path;
+
+use prost::Message;
 
 pub mod blob;
+mod compiled;
+mod decode;
+mod description;
+mod encode;
+mod files;
+mod flexible;
+mod manifest;
+pub mod proto;
+mod save;
+mod types;
+pub(crate) mod weights;
+
+use crate::text::{self, BlobSource, Dialect};
+use crate::{Error, ErrorKind, OpError, Program, Result};
+use files::WeightFiles;
+use proto::{Kept, ModelDescription};
+
+pub use description::{Feature, Image, Interface, Kind, Shapes};
+
+/// A program as files hold it.
+#[derive(Clone, Debug)]
+pub struct Package {
+    /// Version of Core ML's specification: 6 for iOS 15 up to 10 for iOS 26.
+    pub spec_version: i32,
+    /// The interface in the file's words; `None` where functions' signatures say all.
+    pub description: Option<Kept<ModelDescription>>,
+    /// The program. Its functions have the attribute `FlexibleShapeInformation` where the
+    /// description lets an input have several shapes. Weights are windows of mapped files, which must
+    /// not be changed meanwhile.
+    pub program: Program,
+    /// The program's comment.
+    pub comment: String,
+    /// Fields of the model that Rigel does not know, to be written again.
+    unknown: Vec<u8>,
+}
+
+impl Package {
+    /// A package of `program` alone, for the oldest system that has its operation sets.
+    pub fn from_program(program: Program) -> Self {
+        let opsets = program.functions.values().map(|f| types::version_of_opset(f.opset));
+        let oldest = types::version_of_opset(crate::Opset::Ios15);
+        Package {
+            spec_version: opsets.max().unwrap_or(oldest),
+            description: None,
+            program,
+            comment: String::new(),
+            unknown: Vec::new(),
+        }
+    }
+
+    /// Opens a `.mlpackage`, `.mlmodelc`, `.mlmodel` or MIL text. Weights are mapped, not read.
+    /// A pipeline is opened as its one model.
+    ///
+    /// The program is not verified: see [`verify`](crate::verify()).
+    ///
+    /// # Errors
+    /// When a file is missing, damaged, not an ML program, or names a path outside of the model; one
+    /// error lists all operations that the catalogue does not have, before anything else of the
+    /// program. Errors name the file, and the function and operation.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let meta = fs::metadata(path).map_err(|e| files::io_error(path, "open", &e))?;
+        if !meta.is_dir() {
+            return if path.extension().is_some_and(|e| e == "mlmodel") {
+                open_model(path)
+            } else {
+                open_text(path)
+            };
+        }
+        if path.join(manifest::NAME).exists() {
+            return open_model(&manifest::root_model(path)?);
+        }
+        let text = path.join(compiled::TEXT);
+        if !text.exists() {
+            let message = format!(
+                "holds neither {} (a package) nor {} (a compiled ML program)",
+                manifest::NAME,
+                compiled::TEXT
+            );
+            return Err(Error::new(ErrorKind::Invalid, message).in_file(path));
+        }
+        let (version, metadata) = compiled::metadata(path)?;
+        let mut package = open_text(&text)?;
+        package.spec_version = version.unwrap_or(package.spec_version);
+        package.description = description::of_program(&package.program).ok().map(Kept::from);
+        if let Some(description) = &mut package.description {
+            description.metadata = Some(metadata.into());
+        }
+        Ok(package)
+    }
+
+    /// The package whose model is `model`, as `model.mlmodel` holds it.
+    ///
+    /// # Errors
+    /// As [`Package::open`], without the file.
+    pub fn from_model(model: &[u8], blobs: &dyn BlobSource) -> Result<Self> {
+        let mut model = Kept::<proto::Model>::decode(model)
+            .map_err(|e| Error::new(ErrorKind::Invalid, format!("not a Core ML model: {e}")))?;
+        if let Some(pipeline) = model.pipeline.take() {
+            let mut models = pipeline.message.models;
+            match models.pop() {
+                Some(only) if models.is_empty() => model = only,
+                _ => {
+                    let message = format!("a pipeline of {} models", pipeline.message.names.len());
+                    return Err(Error::new(ErrorKind::Unsupported, message));
+                }
+            }
+        }
+        let Some(ml_program) = model.ml_program.take() else {
+            let message = "the model is no ML program (an older kind of Core ML model)";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        };
+        let mut program = decode::program(&ml_program, blobs)?;
+        if let Some(description) = &model.description {
+            add_flexible_shapes(&mut program, description)?;
+        }
+        Ok(Package {
+            spec_version: model.specification_version,
+            description: model.message.description,
+            program,
+            comment: ml_program.message.doc_string,
+            unknown: model.unknown,
+        })
+    }
+
+    /// The dialect of the program's text.
+    pub fn dialect(&self) -> Dialect {
+        if self.spec_version >= types::FIRST_OF_1_3 { Dialect::V1_3 } else { Dialect::V1_0 }
+    }
+
+    /// The program's text, as Apple's compiler prints it, over the files its weights lie in.
+    ///
+    /// # Errors
+    /// As [`text::print`].
+    pub fn text(&self) -> Result<String> {
+        text::print(&self.program, self.dialect())
+    }
+
+    /// What function `name` takes and gives.
+    ///
+    /// # Errors
+    /// When there is no such function, or no description and its signature does not make one.
+    pub fn interface(&self, name: &str) -> Result<Interface> {
+        let derived;
+        let description = match &self.description {
+            Some(description) => description,
+            None => {
+                derived = description::of_program(&self.program)?;
+                &derived
+            }
+        };
+        let known = self.program.functions.contains_key(name);
+        let found = known.then(|| description::interface(description, name)).flatten();
+        found.ok_or_else(|| Error::new(ErrorKind::Invalid, format!("no function {name}")))
+    }
+
+    /// The function that runs when none is named.
+    pub fn default_function(&self) -> Option<&str> {
+        let stated = self.description.as_ref().map(|d| d.default_function_name.as_str());
+        let functions = &self.program.functions;
+        let named = |name: &str| functions.get_key_value(name).map(|(k, _)| k.as_str());
+        stated
+            .and_then(named)
+            .or_else(|| named("main"))
+            .or_else(|| functions.keys().next().map(String::as_str))
+    }
+
+    /// Writes a `.mlpackage`, in place of one that is there. The file appears whole or not at all.
+    ///
+    /// Constants of 10 elements and more move to `weights/weight.bin`, as coremltools has it.
+    ///
+    /// # Errors
+    /// One that lists all operations that Core ML does not have; a type that it does not have; a
+    /// description that does not fit the program; and those of the file system.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let (model, encoded) = self.to_model().map_err(|e| e.in_file(path))?;
+        save::package(path, &model.encode_to_vec(), &encoded.weights, &encoded.layout)
+    }
+
+    fn to_model(&self) -> Result<(Kept<proto::Model>, encode::Encoded)> {
+        let description = match &self.description {
+            Some(description) => description.clone(),
+            None => description::of_program(&self.program)?.into(),
+        };
+        for (name, function) in &self.program.functions {
+            let known = description::interface(&description, name).map(|i| {
+                let features = i.inputs.into_iter().chain(i.states);
+                features.map(|f| f.name).collect::<std::collections::BTreeSet<_>>()
+            });
+            let own = function.inputs.iter().map(|&v| function.values[v].name.clone()).collect();
+            if known.as_ref() != Some(&own) {
+                let message = "the description's inputs are not those of the function";
+                return Err(Error::new(ErrorKind::Invalid, message).in_function(name));
+            }
+        }
+        let mut encoded = encode::program(&self.program, self.spec_version)?;
+        encoded.program.doc_string.clone_from(&self.comment);
+        let message = proto::Model {
+            specification_version: self.spec_version,
+            description: Some(description),
+            pipeline: None,
+            ml_program: Some(std::mem::take(&mut encoded.program).into()),
+        };
+        Ok((Kept { message, unknown: self.unknown.clone() }, encoded))
+    }
+}
+
+/// Says in the functions' attributes what a description says of shapes.
+fn add_flexible_shapes(program: &mut Program, description: &ModelDescription) -> Result<()> {
+    for (name, function) in &mut program.functions {
+        let inputs = match description.functions.iter().find(|f| f.name == *name) {
+            Some(f) => &f.input,
+            None => &description.input,
+        };
+        let attribute = flexible::attribute(inputs)
+            .map_err(|e: OpError| Error::new(e.kind, e.message).in_function(name))?;
+        if let Some(attribute) = attribute {
+            function.attributes.insert(flexible::ATTRIBUTE.to_owned(), attribute);
+        }
+    }
+    Ok(())
+}
+
+fn open_model(path: &Path) -> Result<Package> {
+    let bytes = files::map(path)?;
+    let blobs = WeightFiles::new(path.parent().unwrap_or(Path::new(".")));
+    Package::from_model(&bytes, &blobs).map_err(|e| e.in_file(path))
+}
+
+fn open_text(path: &Path) -> Result<Package> {
+    let bytes = files::map(path)?;
+    let text = std::str::from_utf8(&bytes)
+        .map_err(|e| Error::new(ErrorKind::Invalid, format!("not MIL text: {e}")).in_file(path))?;
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+    let blobs = WeightFiles::new(folder.unwrap_or(Path::new(".")));
+    let parsed = text::parse(text, &blobs).map_err(|e| e.in_file(path))?;
+    let mut package = Package::from_program(parsed.program);
+    if parsed.dialect == Dialect::V1_3 {
+        package.spec_version = package.spec_version.max(types::FIRST_OF_1_3);
+    }
+    Ok(package)
+}

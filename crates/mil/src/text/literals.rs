@@ -1,7 +1,5 @@
 //! Parsing types and literals.
 
-use std::sync::Arc;
-
 use tensor::{Bytes, DType, Tensor};
 
 use super::MAX_DEPTH;
@@ -282,7 +280,7 @@ impl<'s> Parser<'s, '_> {
         self.keyword("offset")?;
         let offset = self.nested(|p| p.literal(""))?;
         self.expect(b')')?;
-        let offset = offset.resolve(&self.weights).and_then(|t| match t.as_slice::<u64>() {
+        let offset = offset.resolve(&self.table.weights).and_then(|t| match t.as_slice::<u64>() {
             Ok(&[n]) => Some(n),
             _ => None,
         });
@@ -294,7 +292,7 @@ impl<'s> Parser<'s, '_> {
             let message = format!("{ty} cannot lie in a weight file");
             return Err(self.error_at(ErrorKind::Invalid, start, message));
         };
-        self.weight(Arc::from(path), offset, ty, name)
+        self.weight(path, offset, ty, name)
             .map(Payload::Weight)
             .map_err(|e| self.error_at(e.kind, start, e.message))
     }

@@ -20,6 +20,7 @@ use tensor::Tensor;
 use crate::package::blob::{BlobFile, Layout, WEIGHTS_PATH};
 use crate::{Error, OpError, Payload, Program, Result, TensorType};
 
+pub(crate) use parser::KINDS;
 pub use parser::{Parsed, parse};
 pub use printer::print;
 pub(crate) use types::{write_tensor, write_type};
@@ -44,7 +45,7 @@ impl Dialect {
 }
 
 /// How deep types, values and blocks may nest; texts are read by recursive descent.
-const MAX_DEPTH: usize = 64;
+pub(crate) const MAX_DEPTH: usize = 64;
 
 /// Finds the constants that a text refers to in weight files.
 pub trait BlobSource {

@@ -1,15 +1,16 @@
 //! Parsing programs, functions and operations.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
-use cranelift_entity::SecondaryMap;
-use tensor::{WeightId, WeightStore};
+use tensor::WeightId;
 
 use super::lexer::{Lexer, Token};
 use super::literals::is_type_name;
 use super::{BlobSource, Dialect};
+use crate::error::missing_operations;
 use crate::ops::OPS;
+use crate::package::weights::WeightTable;
 use crate::{
     Arg, BlobRef, Block, Error, ErrorKind, Function, Literal, OpError, OpId, OpKind, Operation,
     Opset, Program, Result, Span, TensorType, Type, ValueData, ValueDef, ValueId,
@@ -39,14 +40,13 @@ pub fn parse(text: &str, blobs: &dyn BlobSource) -> Result<Parsed> {
     let mut parser = Parser::new(text, blobs)?;
     let parsed = parser.program()?;
     if let Some(first) = parser.first_missing {
-        let names: Vec<&str> = parser.missing.into_iter().collect();
-        let message = format!("operations that Rigel does not have: {}", names.join(", "));
+        let message = missing_operations(&parser.missing);
         return Err(parser.lexer.error(ErrorKind::Unsupported, first, message));
     }
     Ok(parsed)
 }
 
-static KINDS: LazyLock<HashMap<&'static str, OpKind>> =
+pub(crate) static KINDS: LazyLock<HashMap<&'static str, OpKind>> =
     LazyLock::new(|| OPS.iter().map(|k| (k.name(), *k)).collect());
 
 pub(super) struct Parser<'s, 'b> {
@@ -59,10 +59,7 @@ pub(super) struct Parser<'s, 'b> {
     end: usize,
     pub(super) depth: usize,
     blobs: &'b dyn BlobSource,
-    pub(super) weights: WeightStore,
-    refs: SecondaryMap<WeightId, Option<BlobRef>>,
-    /// Weights by place and type: one that is named twice is one weight.
-    known: HashMap<(BlobRef, TensorType), WeightId>,
+    pub(super) table: WeightTable,
     /// Operations that are not in the catalogue.
     missing: BTreeSet<&'s str>,
     first_missing: Option<usize>,
@@ -90,9 +87,7 @@ impl<'s, 'b> Parser<'s, 'b> {
             end: 0,
             depth: 0,
             blobs,
-            weights: WeightStore::new(),
-            refs: SecondaryMap::new(),
-            known: HashMap::new(),
+            table: WeightTable::default(),
             missing: BTreeSet::new(),
             first_missing: None,
         })
@@ -167,20 +162,13 @@ impl<'s, 'b> Parser<'s, 'b> {
     /// The weight of type `ty` at a place in a weight file; read when first named.
     pub(super) fn weight(
         &mut self,
-        path: Arc<str>,
+        path: &str,
         offset: u64,
         ty: &TensorType,
         name: &str,
     ) -> Result<WeightId, OpError> {
-        let key = (BlobRef { path, offset }, ty.clone());
-        if let Some(&id) = self.known.get(&key) {
-            return Ok(id);
-        }
-        let tensor = self.blobs.tensor(&key.0.path, offset, ty)?;
-        let id = self.weights.insert(name, tensor);
-        self.refs[id] = Some(key.0.clone());
-        self.known.insert(key, id);
-        Ok(id)
+        let place = BlobRef { path: self.table.path(path), offset };
+        self.table.weight(self.blobs, place, ty, name)
     }
 
     fn program(&mut self) -> Result<Parsed> {
@@ -213,8 +201,7 @@ impl<'s, 'b> Parser<'s, 'b> {
             let message = format!("{} after the end of the program", self.token.describe());
             return Err(self.error(ErrorKind::Invalid, message));
         }
-        let weights = std::mem::take(&mut self.weights);
-        let blobs = std::mem::take(&mut self.refs);
+        let WeightTable { weights, refs: blobs, .. } = std::mem::take(&mut self.table);
         Ok(Parsed { program: Program { functions, attributes, weights, blobs }, dialect })
     }
 
