@@ -83,6 +83,10 @@ pub(crate) fn bind(cx: &mut OpCx<'_>) -> Bind<Binding> {
         | ClampedRelu | Elu | LeakyRelu | LinearActivation | Prelu | ScaledTanh | SigmoidHard
         | SoftplusParametric | Threshold | ThresholdedRelu | ReduceLogSum
         | BatchNorm | InstanceNorm | L2Norm | LocalResponseNorm
+        | ConstexprLutToDense | ConstexprSparseToDense | ConstexprLutToSparse
+        | ConstexprSparseBlockwiseShiftScale | ConstexprAffineDequantize | ConstexprCast
+        | Quantize | Dequantize | Cond | WhileLoop | Classify
+        | MakeList | ListLength | ListWrite | ListRead | ListGather | ListScatter
         | ConvTranspose | AvgPool | L2Pool | MaxPool
         | ReduceL1Norm | ReduceL2Norm | ReduceLogSumExp | ReduceProd
         | ReduceArgmax | ReduceArgmin

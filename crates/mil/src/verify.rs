@@ -288,8 +288,17 @@ fn check_arg(op: &OpView<'_>, param: &Param, arg: &Arg) -> Result<(), OpError> {
     if !param.domain.accepts(ty) || (has_state(ty) && param.domain != Domain::State) {
         return Err(OpError::invalid(format!("argument \"{name}\" may not be {ty}")));
     }
-    if param.constant && op.function.const_arg(arg).is_none() {
+    if param.constant && op.function.const_arg(arg).is_none() && !is_compressed(op, arg) {
         return Err(OpError::invalid(format!("argument \"{name}\" must be a constant")));
     }
     Ok(())
+}
+
+/// Whether an argument is made by an operation that decompresses a constant.
+fn is_compressed(op: &OpView<'_>, arg: &Arg) -> bool {
+    let Arg::Value(v) = arg else { return false };
+    match op.function.values[*v].def {
+        ValueDef::Result(id, _) => op.function.ops[id].kind.name().starts_with("constexpr_"),
+        ValueDef::Param => false,
+    }
 }

@@ -6,7 +6,9 @@ use crate::eval::{EvalCx, Value};
 use crate::{FunctionBuilder, OpError, Opset, TensorType, Type, ValueId};
 
 mod activation;
+mod compressed;
 mod constant;
+mod control;
 mod conv;
 mod conv_transpose;
 mod einsum;
@@ -15,10 +17,12 @@ mod emit;
 mod gather;
 mod joining;
 mod linear;
+mod lists;
 mod llm;
 mod norm;
 mod parametric;
 mod pooling;
+mod quantization;
 mod reduction;
 mod selection;
 mod shapes;
@@ -76,6 +80,11 @@ ops! {
     slicing: SliceByIndex, SliceBySize, SliceUpdate;
     selection: Select, Topk;
     state: ReadState, WriteState;
+    compressed: ConstexprLutToDense, ConstexprSparseToDense, ConstexprLutToSparse,
+        ConstexprSparseBlockwiseShiftScale, ConstexprAffineDequantize, ConstexprCast;
+    quantization: Quantize, Dequantize;
+    control: Cond, WhileLoop;
+    lists: MakeList, ListLength, ListWrite, ListRead, ListGather, ListScatter, Classify;
     llm: LlmRmsNorm, LlmLinear, LlmEmbedding, LlmDequantize, LlmRope, LlmAttention, LlmGatedMlp;
 }
 

@@ -261,7 +261,7 @@ impl OpDef for Fill {
     }
 }
 
-fn sizes(values: &[i64]) -> Result<Vec<usize>, OpError> {
+pub(super) fn sizes(values: &[i64]) -> Result<Vec<usize>, OpError> {
     let sizes: Option<Vec<usize>> = values.iter().map(|&v| usize::try_from(v).ok()).collect();
     sizes.ok_or_else(|| OpError::invalid(format!("{values:?} is no shape")))
 }

@@ -40,7 +40,17 @@ fn run(
     states: &mut States,
 ) -> Vec<Array> {
     let out = eval::run(program, "main", arithmetic, inputs, states).unwrap();
-    out.iter().map(|v| v.array().unwrap().as_ref().clone()).collect()
+    // A classifier's outputs are the class and the probabilities by class: only these are numbers.
+    let numbers = |v: &Value| match v {
+        Value::Array(a) if matches!(a.data, Data::Str(_)) => None,
+        Value::Dict(entries) => {
+            let values = entries.iter().flat_map(|(_, p)| floats(p.array().unwrap())).collect();
+            let shape = vec![1, entries.len()];
+            Some(Array { dtype: DType::F64, shape, data: Data::Float(values) })
+        }
+        other => Some(other.array().unwrap().as_ref().clone()),
+    };
+    out.iter().filter_map(numbers).collect()
 }
 
 fn floats(a: &Array) -> Vec<f64> {
@@ -120,7 +130,7 @@ fn single_operations() {
 /// Whole models against PyTorch in single precision, with the inputs' names in PyTorch's order.
 #[test]
 fn models() {
-    let all: [(&str, &[&str], f64, f64); 12] = [
+    let all: [(&str, &[&str], f64, f64); 21] = [
         ("mlp_fp32", &["x"], 1e-5, 1e-5),
         ("mlp_ios15", &["x"], 6e-4, 8e-4),
         ("mlp_ios16", &["x"], 6e-4, 8e-4),
@@ -128,6 +138,15 @@ fn models() {
         ("mlp_ios18", &["x"], 6e-4, 8e-4),
         ("mlp_ios26", &["x"], 6e-4, 8e-4),
         ("mlp_range", &["x"], 6e-4, 8e-4),
+        ("mlp_fp16io", &["x"], 6e-4, 8e-4),
+        ("base_big", &["x"], 6e-4, 8e-4),
+        ("pal6_pertensor_ios18", &["x"], 3e-2, 3e-2),
+        ("pal8_pertensor_ios18", &["x"], 8e-3, 8e-3),
+        ("int8_block64", &["x"], 8e-3, 8e-3),
+        ("int8_perchannel_sym_ios18", &["x"], 8e-3, 8e-3),
+        ("int8_pertensor_asym_ios18", &["x"], 8e-3, 8e-3),
+        ("uint8_perchannel_asym_ios16", &["x"], 8e-3, 8e-3),
+        ("convnet_image_classifier", &["image"], 5.4e-6, 4.4e-5),
         ("llama_gqa_ios16", &["x", "cos", "sin", "mask"], 6e-4, 6e-3),
         ("llama_gqa_ios18", &["x", "cos", "sin", "mask"], 6e-4, 6e-3),
         ("ane_block_ios16", &["x", "mask"], 6e-4, 4e-3),
@@ -137,17 +156,66 @@ fn models() {
     for (name, order, single, half) in all {
         let program = load(&root().join(format!("{name}.mil"))).unwrap();
         let arrays = npz::read(&root().join(format!("{name}.io.npz")));
+        // Images are of 0 to 255, their sources of 0 to 1.
+        let scaled = |name: &str, array: &Array| match name {
+            "image" => array.with_floats(floats(array).iter().map(|v| v * 255.0).collect()),
+            _ => array.clone(),
+        };
         let given = order
             .iter()
             .enumerate()
-            .map(|(i, n)| ((*n).to_owned(), arrays[&format!("in{i}")].clone()))
+            .map(|(i, n)| ((*n).to_owned(), scaled(n, &arrays[&format!("in{i}")])))
             .collect();
         let inputs = inputs(&program, &given);
         for (arithmetic, tolerance) in [(Arithmetic::F32, single), (Arithmetic::Fp16, half)] {
             let out = run(&program, arithmetic, &inputs, &mut States::new());
-            let far = distance(&out[0], &arrays["out0"]);
-            assert!(far <= tolerance, "{name} in {arithmetic:?}: off by {far:e}");
+            for (i, out) in out.iter().enumerate() {
+                let far = distance(out, &arrays[&format!("out{i}")]);
+                assert!(far <= tolerance, "{name} in {arithmetic:?}, output {i}: off by {far:e}");
+            }
         }
+    }
+}
+
+/// 64-bit FNV-1a.
+fn hash(bytes: &[u8]) -> u64 {
+    let start = 0xcbf2_9ce4_8422_2325;
+    bytes.iter().fold(start, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// Weights of all compressed packages, decompressed, against coremltools' to the bit, and what the
+/// models make of them against the model with plain weights.
+#[test]
+fn compressed_weights() {
+    let golden = testkit::workspace_dir().join("tests/golden/coreml_weights.txt");
+    let golden = fs::read_to_string(golden).unwrap();
+    let mut expected = BTreeMap::<&str, Vec<(&str, &str)>>::new();
+    for line in golden.lines() {
+        let [package, shape, hash] = *line.split(' ').collect::<Vec<_>>() else { panic!("{line}") };
+        expected.entry(package).or_default().push((shape, hash));
+    }
+    assert!(expected.len() >= 18, "{expected:?}");
+    for (name, expected) in expected {
+        let program = load(&root().join(format!("{name}.mil"))).unwrap();
+        let arrays = npz::read(&root().join(format!("{name}.io.npz")));
+        let given = inputs(&program, &[("x".to_owned(), arrays["in0"].clone())].into());
+        let mut made = BTreeMap::new();
+        let mut states = States::new();
+        let mut observe = |v, value: &Value| drop(made.insert(v, value.clone()));
+        let mode = Arithmetic::Fp16;
+        eval::run_observed(&program, "main", mode, &given, &mut states, &mut observe).unwrap();
+        let main = &program.functions["main"];
+        let linear = main.body.ops.iter().filter(|&&op| main.ops[op].kind == OpKind::Linear);
+        let weights: Vec<(String, String)> = linear
+            .map(|&op| {
+                let mil::Arg::Value(v) = main.ops[op].arg("weight").unwrap() else { panic!() };
+                let tensor = made[v].array().unwrap().to_tensor().unwrap();
+                let shape: Vec<String> = tensor.shape().iter().map(usize::to_string).collect();
+                (shape.join("x"), format!("{:016x}", hash(tensor.bytes())))
+            })
+            .collect();
+        let weights: Vec<_> = weights.iter().map(|(s, h)| (s.as_str(), h.as_str())).collect();
+        assert_eq!(weights, expected, "{name}");
     }
 }
 

@@ -5,6 +5,7 @@ extern crate rigel_mil as mil;
 
 mod artefacts;
 mod common;
+mod compressed;
 mod cost;
 mod decompose;
 mod images;
@@ -12,3 +13,4 @@ mod llm;
 mod networks;
 mod npz;
 mod plain;
+mod programs;

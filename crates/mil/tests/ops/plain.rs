@@ -7,7 +7,7 @@ use mil::{Literal, OpKind, TensorType};
 use tensor::{Bytes, DType, Tensor};
 
 use crate::common::{In, assert_close, f32s, ints, one, refusal};
-use crate::{images, networks};
+use crate::{compressed, images, networks, programs};
 
 /// An operation with arguments, and the results it must have.
 pub(crate) type Case = (OpKind, Vec<(&'static str, In)>, Vec<Array>);
@@ -397,15 +397,19 @@ fn shaping() -> Vec<Case> {
 
 #[test]
 fn values() {
+    use OpKind::*;
     let mut seen = BTreeSet::new();
     for cases in [elementwise(), unary(), reductions(), products(), indexing(), shaping()] {
         seen.extend(check(cases));
     }
-    for cases in [images::values(), networks::values()] {
+    for cases in [images::values(), networks::values(), compressed::values()] {
         seen.extend(check(cases));
     }
     let missing: Vec<_> = plain().into_iter().filter(|k| !seen.contains(k)).collect();
-    assert_eq!(missing, [OpKind::ReadState, OpKind::WriteState], "in the tests below");
+    let elsewhere = [ReadState, WriteState, ConstexprAffineDequantize, Cond, WhileLoop, MakeList]
+        .into_iter()
+        .chain([ListLength, ListWrite, ListRead, ListGather, ListScatter, Classify]);
+    assert_eq!(missing, elsewhere.collect::<Vec<_>>(), "in tests of their own");
 }
 
 /// All operations but those of the dialect and constants.
@@ -587,12 +591,13 @@ fn more_refusals() -> Vec<Refusal> {
 #[test]
 fn arguments_that_do_not_fit_are_refused() {
     let mut seen = BTreeSet::new();
-    let all = [refusals(), images::refusals(), networks::refusals()];
+    let all = [refusals(), images::refusals(), networks::refusals(), compressed::refusals()];
     for (kind, args, mention) in all.into_iter().flatten() {
         let text = refusal(kind, args);
         assert!(text.contains(mention), "{text:?} does not mention {mention:?}");
         seen.insert(kind);
     }
+    seen.extend(programs::REFUSED);
     let missing: Vec<_> = plain().into_iter().filter(|k| !seen.contains(k)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
