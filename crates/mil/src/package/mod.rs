@@ -196,7 +196,10 @@ impl Package {
             None => description::of_program(&self.program)?.into(),
         };
         for (name, function) in &self.program.functions {
-            let known = description::interface(&description, name).map(|i| {
+            let several = self.program.functions.len() > 1;
+            let own_part = !several || !description.functions.is_empty();
+            let stated = description::interface(&description, name).filter(|_| own_part);
+            let known = stated.map(|i| {
                 let features = i.inputs.into_iter().chain(i.states);
                 features.map(|f| f.name).collect::<std::collections::BTreeSet<_>>()
             });

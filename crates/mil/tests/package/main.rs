@@ -7,3 +7,5 @@ extern crate rigel_mil as mil;
 mod chain;
 #[path = "../text/common.rs"]
 mod common;
+mod forms;
+mod hostile;
