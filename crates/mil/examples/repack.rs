@@ -42,6 +42,8 @@ fn repack(source: &Path, folder: &Path, bare: bool) -> Result<(), Error> {
     if bare {
         package.description = None;
     }
-    let name = source.file_stem().unwrap_or_default();
-    package.save(folder.join(name).with_added_extension("mlpackage"))
+    // The stem may have dots, which `with_extension` would take for an extension.
+    let mut name = source.file_stem().unwrap_or_default().to_owned();
+    name.push(".mlpackage");
+    package.save(folder.join(name))
 }

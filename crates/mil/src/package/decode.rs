@@ -194,8 +194,7 @@ impl Decoder<'_> {
         kind: OpKind,
         proto: &proto::Operation,
     ) -> Result<Vec<Option<Arg>>, OpError> {
-        let params = kind.def().params();
-        let mut args = vec![None; params.len()];
+        let mut args = vec![None; kind.def().params().len()];
         for (name, argument) in &proto.inputs {
             let index = kind.param_index(name).ok_or_else(|| {
                 OpError::invalid(format!("{} has no parameter \"{name}\"", kind.name()))
@@ -210,15 +209,11 @@ impl Decoder<'_> {
                     None => return Err(OpError::invalid(format!("argument \"{name}\" is empty"))),
                 });
             }
-            let single = items.len() == 1 && !params[index].variadic;
-            args[index] = match items.pop() {
-                Some(only) if single => Some(only),
-                Some(last) => {
-                    items.push(last);
-                    Some(Arg::List(items))
-                }
-                None => Some(Arg::List(items)),
-            };
+            // As texts have it, the only value of a variadic parameter is no list.
+            args[index] = Some(match <[Arg; 1]>::try_from(items) {
+                Ok([only]) => only,
+                Err(items) => Arg::List(items),
+            });
         }
         Ok(args)
     }
