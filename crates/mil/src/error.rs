@@ -66,13 +66,13 @@ pub struct Error {
     /// What is wrong.
     pub message: String,
     /// File concerned.
-    pub file: Option<String>,
+    pub file: Option<Box<str>>,
     /// Line and column in the text, from 1.
     pub position: Option<(u32, u32)>,
     /// Function concerned.
-    pub function: Option<String>,
+    pub function: Option<Box<str>>,
     /// Operation concerned, as `kind "name"`.
-    pub operation: Option<String>,
+    pub operation: Option<Box<str>>,
 }
 
 /// Result of the IR's operations.
@@ -94,22 +94,22 @@ impl Error {
     /// An operation's error, placed.
     pub fn at_op(error: OpError, function: &str, operation: String) -> Self {
         let mut e = Error::new(error.kind, error.message);
-        e.function = Some(function.to_owned());
-        e.operation = Some(operation);
+        e.function = Some(function.into());
+        e.operation = Some(operation.into());
         e
     }
 
     /// The same error, in the file at `path`, unless it names one.
     #[must_use]
     pub fn in_file(mut self, path: &Path) -> Self {
-        self.file.get_or_insert_with(|| path.display().to_string());
+        self.file.get_or_insert_with(|| path.display().to_string().into());
         self
     }
 
     /// The same error, in `function`.
     #[must_use]
     pub fn in_function(mut self, function: &str) -> Self {
-        self.function = Some(function.to_owned());
+        self.function = Some(function.into());
         self
     }
 }

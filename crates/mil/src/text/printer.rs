@@ -110,7 +110,7 @@ impl<'p> Printer<'p> {
         for &op in &block.ops {
             if let Err(e) = self.operation(f, op, indent) {
                 if let Some(error) = &mut self.error {
-                    error.operation.get_or_insert_with(|| f.describe(op));
+                    error.operation.get_or_insert_with(|| f.describe(op).into());
                 }
                 return Err(e);
             }
