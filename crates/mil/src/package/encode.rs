@@ -290,9 +290,7 @@ fn tensor(t: &Tensor) -> proto::TensorValue {
         DType::I64 | DType::U64 => {
             Elements::LongInts(proto::LongInts { values: chunks(t, i64::from_le_bytes) })
         }
-        DType::I32 | DType::U32 => {
-            Elements::Ints(proto::Ints { values: chunks(t, i32::from_le_bytes) })
-        }
+        DType::I32 => Elements::Ints(proto::Ints { values: chunks(t, i32::from_le_bytes) }),
         DType::I16 => {
             Elements::Ints(proto::Ints { values: chunks(t, |b| i16::from_le_bytes(b).into()) })
         }

@@ -700,7 +700,7 @@ pub enum Elements {
     /// `fp32`.
     #[prost(message, tag = "1")]
     Floats(Floats),
-    /// Integers of 16 and 32 bits.
+    /// Integers of 16 bits, and `int32`.
     #[prost(message, tag = "2")]
     Ints(Ints),
     /// Truth values.
@@ -715,7 +715,7 @@ pub enum Elements {
     /// `fp64`.
     #[prost(message, tag = "6")]
     Doubles(Doubles),
-    /// The bytes of half-precision floats and of integers of up to 8 bits.
+    /// The bytes of half-precision floats, of integers of up to 8 bits, and of `uint32`.
     #[prost(message, tag = "7")]
     Bytes(RawBytes),
 }
