@@ -85,6 +85,13 @@ pub(crate) fn bind(cx: &mut OpCx<'_>) -> Bind<Binding> {
         | BatchNorm | InstanceNorm | L2Norm | LocalResponseNorm
         | ConstexprLutToDense | ConstexprSparseToDense | ConstexprLutToSparse
         | ConstexprSparseBlockwiseShiftScale | ConstexprAffineDequantize | ConstexprCast
+        | GatherNd | ScatterAlongAxis | ScatterNd
+        | Cumsum | Reverse | ReverseSequence | SlidingWindows | Argsort
+        | BandPart | NonZero | OneHot | Flatten2d | FillLike | ReshapeLike
+        | DepthToSpace | SpaceToDepth | PixelShuffle | PixelUnshuffle | SpaceToBatch | BatchToSpace
+        | UpsampleNearestNeighbor | UpsampleBilinear | ResizeNearestNeighbor | ResizeBilinear | Crop
+        | Resample | Affine | CropResize | NonMaximumSuppression | Rnn | Gru | Lstm
+        | RandomBernoulli | RandomNormal | RandomUniform | RandomCategorical
         | Quantize | Dequantize | Cond | WhileLoop | Classify
         | MakeList | ListLength | ListWrite | ListRead | ListGather | ListScatter
         | ConvTranspose | AvgPool | L2Pool | MaxPool

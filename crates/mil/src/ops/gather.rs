@@ -1,11 +1,11 @@
-//! Reading and writing elements at given indices.
+//! Reading elements at given indices.
 
 use super::{Domain, OpDef, OpView, Param};
-use crate::eval::{Array, Data, EvalCx, Value, wrap};
-use crate::{OpError, Opset, TensorType, Type};
+use crate::eval::{Array, EvalCx, Value};
+use crate::{Dim, OpError, Opset, TensorType, Type};
 
 /// `index` as a place among `size`. Before iOS 17 negative indices count from the end.
-fn place(op: &OpView<'_>, index: i64, size: usize) -> Result<usize, OpError> {
+pub(super) fn place(op: &OpView<'_>, index: i64, size: usize) -> Result<usize, OpError> {
     let from_end = index < 0 && op.function.opset < Opset::Ios17;
     let resolved = if from_end { index + size as i64 } else { index };
     usize::try_from(resolved)
@@ -14,7 +14,7 @@ fn place(op: &OpView<'_>, index: i64, size: usize) -> Result<usize, OpError> {
         .ok_or_else(|| OpError::invalid(format!("index {index} is out of range for size {size}")))
 }
 
-fn places(op: &OpView<'_>, indices: &Array, size: usize) -> Result<Vec<usize>, OpError> {
+pub(super) fn places(op: &OpView<'_>, indices: &Array, size: usize) -> Result<Vec<usize>, OpError> {
     indices.ints()?.iter().map(|&i| place(op, i, size)).collect()
 }
 
@@ -150,104 +150,94 @@ impl OpDef for GatherAlongAxis {
     }
 }
 
-/// `data` with slices along the constant `axis` (0 by default) at `indices` `[C]` combined with
-/// `updates` (`data`'s shape with `C` at `axis`), by the constant `mode`: `add` (default), `sub`,
-/// `mul`, `div`, `max`, `min`, or `update`, which replaces. Repeated indices act in order. An index
-/// out of range is an error.
-pub(super) struct Scatter;
-
-/// How floats and integers are combined.
-struct Combine {
-    float: fn(f64, f64) -> f64,
-    int: fn(i64, i64) -> Option<i64>,
+/// Where the slices begin that index tuples `indices` `[..., K]` pick from an array of `shape`, after
+/// `batch` axes that both have: the begins, and the size of a slice.
+pub(super) fn slices(
+    op: &OpView<'_>,
+    shape: &[usize],
+    indices: &Array,
+    batch: usize,
+) -> Result<(Vec<usize>, usize), OpError> {
+    let mismatch = || OpError::invalid(format!("indices {:?} do not fit {shape:?}", indices.shape));
+    let [outer @ .., depth] = &*indices.shape else { return Err(mismatch()) };
+    if batch > outer.len() || batch + depth > shape.len() || outer[..batch] != shape[..batch] {
+        return Err(mismatch());
+    }
+    let indexed = &shape[batch..batch + depth];
+    let size: usize = shape[batch + depth..].iter().product();
+    let tuples: usize = outer[batch..].iter().product();
+    let count: usize = outer.iter().product();
+    let values = indices.ints()?;
+    let mut begins = Vec::with_capacity(count);
+    for i in 0..count {
+        let mut at = i / tuples.max(1);
+        for (&index, &n) in values[i * depth..(i + 1) * depth].iter().zip(indexed) {
+            at = at * n + place(op, index, n)?;
+        }
+        begins.push(at * size);
+    }
+    Ok((begins, size))
 }
 
-impl Combine {
-    fn of(op: &OpView<'_>) -> Result<Self, OpError> {
-        let new = |float, int| Ok(Combine { float, int });
-        match op.str("mode")?.unwrap_or("add") {
-            "update" => new(|_, b| b, |_, b| Some(b)),
-            "add" => new(|a, b| a + b, |a, b| Some(a.wrapping_add(b))),
-            "sub" => new(|a, b| a - b, |a, b| Some(a.wrapping_sub(b))),
-            "mul" => new(|a, b| a * b, |a, b| Some(a.wrapping_mul(b))),
-            "div" => new(|a, b| a / b, i64::checked_div),
-            "max" => new(f64::max, |a, b| Some(a.max(b))),
-            "min" => new(f64::min, |a, b| Some(a.min(b))),
-            other => Err(OpError::invalid(format!("mode \"{other}\" is unknown"))),
-        }
+/// The shape of what index tuples `indices` pick from `x`, after `batch` axes that both have.
+pub(super) fn slices_shape(
+    x: &TensorType,
+    indices: &TensorType,
+    batch: usize,
+) -> Result<Vec<Dim>, OpError> {
+    let mismatch = || OpError::invalid(format!("indices {indices} do not fit {x}"));
+    let [outer @ .., depth] = &*indices.shape else { return Err(mismatch()) };
+    let depth = depth.fixed().ok_or_else(mismatch)?;
+    let same_batch = x.shape.iter().zip(outer).take(batch).all(|(a, b)| a.compatible(b));
+    if batch > outer.len() || batch + depth > x.rank() || !same_batch {
+        return Err(mismatch());
+    }
+    Ok([outer, &x.shape[batch + depth..]].concat())
+}
+
+/// Slices of `x` at the index tuples `indices` `[..., K]`: a tuple picks from the first `K` axes that
+/// follow the first `batch_dims` (a constant, 0 by default) ones, which `x` and `indices` have both.
+/// The result is `indices[:-1] + x[batch_dims + K:]`. An index out of range is an error.
+pub(super) struct GatherNd;
+
+impl GatherNd {
+    fn batch(op: &OpView<'_>) -> Result<usize, OpError> {
+        let batch = op.int("batch_dims")?.unwrap_or(0);
+        usize::try_from(batch)
+            .map_err(|_| OpError::invalid(format!("batch_dims {batch} is negative")))
     }
 }
 
-impl OpDef for Scatter {
+impl OpDef for GatherNd {
     fn name(&self) -> &'static str {
-        "scatter"
+        "gather_nd"
     }
 
     fn params(&self) -> &'static [Param] {
         const {
             &[
-                Param::new("data", Domain::Number),
+                Param::new("x", Domain::Any),
                 Param::new("indices", Domain::Int),
-                Param::new("updates", Domain::Number),
-                Param::new("axis", Domain::Int).optional().constant(),
-                Param::new("mode", Domain::Str).optional().constant(),
+                Param::new("batch_dims", Domain::Int).optional().constant(),
                 Param::new("validate_indices", Domain::Bool).optional().constant(),
             ]
         }
     }
 
     fn infer(&self, op: &OpView<'_>) -> Result<Vec<Type>, OpError> {
-        let (data, indices) = (op.tensor("data")?, op.tensor("indices")?);
-        let updates = op.tensor("updates")?;
-        let axis = op.axis(op.int("axis")?.unwrap_or(0), data.rank())?;
-        Combine::of(op)?;
-        let mut expected = data.clone();
-        if indices.rank() == 1 {
-            expected.shape[axis] = indices.shape[0].clone();
-        }
-        if indices.rank() != 1 || !updates.compatible(&expected) {
-            return Err(OpError::invalid(format!(
-                "updates {updates} at indices {indices} do not fit data {data} along axis {axis}"
-            )));
-        }
-        Ok(vec![data.clone().into()])
+        let x = op.tensor("x")?;
+        let shape = slices_shape(x, op.tensor("indices")?, Self::batch(op)?)?;
+        Ok(vec![TensorType { dtype: x.dtype, shape }.into()])
     }
 
     fn eval(&self, cx: &mut EvalCx<'_, '_>) -> Result<Vec<Value>, OpError> {
-        let (data, indices) = (cx.array("data")?, cx.array("indices")?);
-        let updates = cx.array("updates")?;
-        let axis = cx.op.axis(cx.op.int("axis")?.unwrap_or(0), data.shape.len())?;
-        let combine = Combine::of(&cx.op)?;
-        let (size, inner) = (data.shape[axis], data.shape[axis + 1..].iter().product::<usize>());
-        let at = places(&cx.op, &indices, size)?;
-        let outer: usize = data.shape[..axis].iter().product();
-        if updates.len() != outer * at.len() * inner {
-            return Err(OpError::invalid(format!(
-                "updates {:?} do not fit data {:?}",
-                updates.shape, data.shape
-            )));
-        }
-        let targets = (0..outer).flat_map(|o| {
-            at.iter().flat_map(move |i| {
-                let start = (o * size + i) * inner;
-                start..start + inner
-            })
-        });
-        let mut out = (*data).clone();
-        match (&mut out.data, &updates.data) {
-            (Data::Float(v), Data::Float(u)) => {
-                targets.zip(u).for_each(|(i, &x)| v[i] = (combine.float)(v[i], x));
-            }
-            (Data::Int(v), Data::Int(u)) => {
-                for (i, &x) in targets.zip(u) {
-                    let result = (combine.int)(v[i], x);
-                    let result = result.ok_or_else(|| OpError::invalid("division by zero"))?;
-                    v[i] = wrap(data.dtype, result);
-                }
-            }
-            _ => return Err(OpError::invalid("data and updates are of different kinds")),
-        }
-        Ok(vec![out.into()])
+        let (x, indices) = (cx.array("x")?, cx.array("indices")?);
+        let batch = Self::batch(&cx.op)?;
+        let (begins, size) = slices(&cx.op, &x.shape, &indices, batch)?;
+        let (outer, depth) = indices.shape.split_at(indices.shape.len() - 1);
+        let shape = [outer, &x.shape[batch + depth[0]..]].concat();
+        let elements = begins.into_iter().flat_map(|begin| begin..begin + size);
+        Ok(vec![x.pick(shape, elements).into()])
     }
 
     fn flops(&self, _: &OpView<'_>, _: &[Type]) -> f64 {

@@ -1,8 +1,7 @@
 //! Choosing elements: by condition, and the greatest.
 
-use std::cmp::Ordering;
-
 use super::reduction::index_dtype;
+use super::sequence::order;
 use super::{Domain, OpDef, OpView, Param, broadcast, elements};
 use crate::eval::{Array, Data, EvalCx, Strided, Value, broadcast_shape};
 use crate::{Dim, OpError, TensorType, Type};
@@ -115,11 +114,6 @@ impl OpDef for Topk {
         let ascending = cx.op.bool_or("ascending", false)?;
         let inner: usize = x.shape[axis + 1..].iter().product();
         let outer: usize = x.shape[..axis].iter().product();
-        let order = |a: usize, b: usize| match &x.data {
-            Data::Float(v) => v[a].total_cmp(&v[b]),
-            Data::Int(v) => v[a].cmp(&v[b]),
-            _ => Ordering::Equal,
-        };
         let mut shape = x.shape.clone();
         shape[axis] = k;
         let mut sources = vec![0; outer * k * inner];
@@ -129,7 +123,7 @@ impl OpDef for Topk {
             let at = |s: usize| (o * size + s) * inner + i;
             let mut ranks: Vec<usize> = (0..size).collect();
             ranks.sort_by(|&a, &b| {
-                let order = order(at(a), at(b));
+                let order = order(&x.data, at(a), at(b));
                 if ascending { order } else { order.reverse() }
             });
             for (n, &s) in ranks.iter().take(k).enumerate() {

@@ -46,7 +46,7 @@ impl OpDef for Reshape {
 }
 
 /// As many unknown sizes as the vector argument `name` has items.
-fn unknown_sizes(op: &OpView<'_>, name: &str) -> Result<Vec<Dim>, OpError> {
+pub(super) fn unknown_sizes(op: &OpView<'_>, name: &str) -> Result<Vec<Dim>, OpError> {
     let ty = op.tensor(name)?;
     match ty.fixed_shape().as_deref() {
         Some(&[n]) => Ok(vec![Dim::Unknown; n]),

@@ -14,6 +14,8 @@ pub(crate) enum In {
     Run(Array),
     /// A constant.
     Const(Literal),
+    /// Several constants.
+    Consts(Vec<Literal>),
     /// A state of that type, zeroed.
     State(TensorType),
     /// Several values given when running.
@@ -83,6 +85,9 @@ pub(crate) fn one(kind: OpKind, args: Vec<(&str, In)>) -> Result<One, Error> {
                 arrays.into_iter().map(|a| run(&mut b, name, a)).collect::<Vec<_>>().into()
             }
             In::Const(l) => b.constant(name, l).into(),
+            In::Consts(all) => {
+                all.into_iter().map(|l| b.constant(name, l)).collect::<Vec<_>>().into()
+            }
             In::State(t) => b.input(name, Type::State(t)).into(),
         };
         given.push((name.to_owned(), arg));

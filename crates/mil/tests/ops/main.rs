@@ -9,6 +9,7 @@ mod compressed;
 mod cost;
 mod decompose;
 mod images;
+mod indexing;
 mod llm;
 mod networks;
 mod npz;

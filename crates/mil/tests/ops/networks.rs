@@ -1,9 +1,10 @@
-//! Values and refusals of the parts of trained networks: activations, normalisation.
+//! Values and refusals of the parts of trained networks: activations, normalisation, recurrent layers.
 
 use mil::OpKind;
+use mil::eval::Array;
 
 use crate::common::{In, f32s};
-use crate::plain::{Case, Refusal, float, i, int, v, with, x};
+use crate::plain::{Case, Refusal, float, i, int, str, v, with, x, yes};
 
 fn alpha(value: f32) -> (&'static str, In) {
     ("alpha", float(value))
@@ -100,9 +101,117 @@ fn normalisation() -> Vec<Case> {
     ]
 }
 
+/// A recurrent layer of one unit over the steps 1, 2 of one feature, all weights 1, with `gates`.
+fn layer(gates: usize, more: Vec<(&'static str, In)>) -> Vec<(&'static str, In)> {
+    let ones = || matrix(gates, &vec![1.0; gates]);
+    let steps = f32s(&[2, 1, 1], [1.0, 2.0]);
+    let args = vec![("initial_h", f32s(&[1, 1], [0.0]).into())];
+    let args = with(with(x(steps), args), more);
+    with(args, vec![("weight_ih", ones()), ("weight_hh", ones())])
+}
+
+/// A constant matrix.
+fn matrix(rows: usize, values: &[f32]) -> In {
+    let tensor = tensor::Tensor::from_slice(&[rows, values.len() / rows], values).unwrap();
+    mil::Literal::tensor(tensor).into()
+}
+
+fn recurrent() -> Vec<Case> {
+    use OpKind::*;
+    let steps = |values: &[f64]| f32s(&[values.len(), 1, 1], values.iter().copied());
+    let last = |x: f64| f32s(&[1, 1], [x]);
+    let linear = || ("activation", str("linear"));
+    let sequence = || ("output_sequence", yes());
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    // h = o + z * (h - o) for o = x + r * h + 1/2 and gates r and z of the same sum.
+    let gru = |h: f64, x: f64| {
+        let (gate, new) = (sigmoid(x + h), x + 0.5 + sigmoid(x + h) * h);
+        (1.0 - gate) * new + gate * h
+    };
+    let (first, forward) = (gru(0.0, 1.0), gru(gru(0.0, 1.0), 2.0));
+    let lstm = |(h, c): (f64, f64), x: f64| {
+        let gate = sigmoid(x + h);
+        let c = gate * c + gate * (x + h);
+        (gate * c.tanh(), c)
+    };
+    let (one, back_one) = (lstm((0.0, 0.5), 1.0), lstm((0.0, 0.0), 2.0));
+    let (two, back_two) = (lstm(one, 2.0), lstm(back_one, 1.0));
+    let pair = |a: f64, b: f64| f32s(&[1, 2], [a, b]);
+    let cell = || ("cell_activation", str("linear"));
+    let both = |h: Array, c: Array, more| {
+        let args = vec![("initial_h", h.into()), ("initial_c", c.into()), cell()];
+        let ones = || matrix(4, &[1.0; 4]);
+        let args = with(args, vec![("weight_ih", ones()), ("weight_hh", ones())]);
+        with(with(x(steps(&[1.0, 2.0])), args), more)
+    };
+    vec![
+        (Rnn, layer(1, vec![linear(), sequence()]), vec![steps(&[1.0, 3.0]), last(3.0)]),
+        (
+            Rnn,
+            layer(1, vec![linear(), ("direction", str("reverse")), ("bias", literal(&[0.5]))]),
+            vec![steps(&[4.0]), last(4.0)],
+        ),
+        (
+            Gru,
+            layer(3, vec![linear(), sequence(), ("bias", literal(&[0.0, 0.5, 0.0]))]),
+            vec![steps(&[first, forward]), last(forward)],
+        ),
+        (
+            Lstm,
+            both(last(0.0), last(0.5), vec![sequence()]),
+            vec![steps(&[one.0, two.0]), last(two.0), last(two.1)],
+        ),
+        (
+            Lstm,
+            both(
+                pair(0.0, 0.0),
+                pair(0.5, 0.0),
+                vec![
+                    ("direction", str("bidirectional")),
+                    ("weight_ih_back", matrix(4, &[1.0; 4])),
+                    ("weight_hh_back", matrix(4, &[1.0; 4])),
+                    sequence(),
+                ],
+            ),
+            vec![
+                f32s(&[2, 1, 2], [one.0, back_two.0, two.0, back_one.0]),
+                pair(two.0, back_two.0),
+                pair(two.1, back_two.1),
+            ],
+        ),
+        // What the gates get is confined: with a bound of 0 all are 1/2 and nothing is new.
+        (
+            Lstm,
+            both(last(0.0), last(4.0), vec![("clip", float(0.0)), linear()]),
+            vec![steps(&[0.5]), last(0.5), last(1.0)],
+        ),
+        // Peepholes open input and forget gates to the old and the output gate to the new state.
+        (
+            Lstm,
+            with(
+                x(steps(&[0.0])),
+                vec![
+                    ("initial_h", last(0.0).into()),
+                    ("initial_c", last(2.0).into()),
+                    ("weight_ih", matrix(4, &[0.0; 4])),
+                    ("weight_hh", matrix(4, &[0.0; 4])),
+                    ("peephole", literal(&[1.0, 0.5, 2.0])),
+                    linear(),
+                ],
+            ),
+            {
+                let c = 2.0 * sigmoid(1.0);
+                let h = c * sigmoid(2.0 * c);
+                vec![steps(&[h]), last(h), last(c)]
+            },
+        ),
+    ]
+}
+
 pub(crate) fn values() -> Vec<Case> {
     let mut all = activations();
     all.extend(normalisation());
+    all.extend(recurrent());
     all
 }
 
@@ -129,6 +238,16 @@ pub(crate) fn refusals() -> Vec<Refusal> {
         (InstanceNorm, with(channels(), vec![pair("gamma")]), "gamma"),
         (L2Norm, x(v(&[1.0])), "[1]"),
         (LocalResponseNorm, with(channels(), vec![("size", int(0))]), "size"),
+        (Rnn, layer(2, vec![]), "weights"),
+        (Rnn, layer(1, vec![("direction", str("bidirectional"))]), "bidirectional"),
+        (Gru, layer(3, vec![("activation", str("swish"))]), "swish"),
+        (Gru, layer(3, vec![("bias", literal(&[1.0]))]), "bias"),
+        (Lstm, layer(4, vec![]), "\"initial_c\" is missing"),
+        (
+            Lstm,
+            layer(4, vec![("initial_c", f32s(&[1, 2], [0.0; 2]).into())]),
+            "initial_c is tensor<fp32, [1, 2]>",
+        ),
     ]);
     all
 }

@@ -7,7 +7,7 @@ use mil::{Literal, OpKind, TensorType};
 use tensor::{Bytes, DType, Tensor};
 
 use crate::common::{In, assert_close, f32s, ints, one, refusal};
-use crate::{compressed, images, networks, programs};
+use crate::{compressed, images, indexing, networks, programs};
 
 /// An operation with arguments, and the results it must have.
 pub(crate) type Case = (OpKind, Vec<(&'static str, In)>, Vec<Array>);
@@ -402,14 +402,17 @@ fn values() {
     for cases in [elementwise(), unary(), reductions(), products(), indexing(), shaping()] {
         seen.extend(check(cases));
     }
-    for cases in [images::values(), networks::values(), compressed::values()] {
+    for cases in [images::values(), networks::values(), compressed::values(), indexing::values()] {
         seen.extend(check(cases));
     }
     let missing: Vec<_> = plain().into_iter().filter(|k| !seen.contains(k)).collect();
     let elsewhere = [ReadState, WriteState, ConstexprAffineDequantize, Cond, WhileLoop, MakeList]
         .into_iter()
-        .chain([ListLength, ListWrite, ListRead, ListGather, ListScatter, Classify]);
-    assert_eq!(missing, elsewhere.collect::<Vec<_>>(), "in tests of their own");
+        .chain([ListLength, ListWrite, ListRead, ListGather, ListScatter, Classify])
+        .chain([RandomBernoulli, RandomNormal, RandomUniform, RandomCategorical]);
+    let (missing, elsewhere): (BTreeSet<_>, BTreeSet<_>) =
+        (missing.into_iter().collect(), elsewhere.collect());
+    assert_eq!(missing, elsewhere, "in tests of their own");
 }
 
 /// All operations but those of the dialect and constants.
@@ -591,7 +594,13 @@ fn more_refusals() -> Vec<Refusal> {
 #[test]
 fn arguments_that_do_not_fit_are_refused() {
     let mut seen = BTreeSet::new();
-    let all = [refusals(), images::refusals(), networks::refusals(), compressed::refusals()];
+    let all = [
+        refusals(),
+        images::refusals(),
+        networks::refusals(),
+        compressed::refusals(),
+        indexing::refusals(),
+    ];
     for (kind, args, mention) in all.into_iter().flatten() {
         let text = refusal(kind, args);
         assert!(text.contains(mention), "{text:?} does not mention {mention:?}");

@@ -1,0 +1,285 @@
+//! Resizing and cropping the last two axes.
+
+use super::blocks::cropped;
+use super::windows::sizes;
+use super::{Domain, OpDef, OpView, Param, elements};
+use crate::eval::{Array, Data, EvalCx, Value, bounded};
+use crate::{Dim, OpError, TensorType, Type};
+
+/// Where along an axis samples are taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Grid {
+    /// First and last sample at first and last element; a single one at the first.
+    StrictAlignCorners,
+    /// The same, a single one in the middle.
+    AlignCorners,
+    /// Sample `i` at `i * size / count`.
+    Default,
+    /// Each sample in the middle of its part of the way between first and last element.
+    OffsetCorners,
+    /// Each sample in the middle of its part, elements being as wide as they are apart.
+    UnalignCorners,
+}
+
+impl Grid {
+    /// The grid that the constant string `sampling_mode` names.
+    pub(super) fn of(op: &OpView<'_>) -> Result<Self, OpError> {
+        match op.str("sampling_mode")?.unwrap_or("DEFAULT") {
+            "STRICT_ALIGN_CORNERS" => Ok(Grid::StrictAlignCorners),
+            "ALIGN_CORNERS" => Ok(Grid::AlignCorners),
+            "DEFAULT" => Ok(Grid::Default),
+            "OFFSET_CORNERS" => Ok(Grid::OffsetCorners),
+            "UNALIGN_CORNERS" => Ok(Grid::UnalignCorners),
+            other => Err(OpError::invalid(format!("sampling_mode \"{other}\" is unknown"))),
+        }
+    }
+
+    /// Places of `count` samples over an extent of `size` elements, which may be a fraction, counted
+    /// from its first one.
+    pub(super) fn points(self, size: f64, count: usize) -> impl Iterator<Item = f64> {
+        let (last, n) = (size - 1.0, count as f64);
+        let (start, spacing) = match self {
+            Grid::AlignCorners if count == 1 => (last / 2.0, 0.0),
+            Grid::StrictAlignCorners | Grid::AlignCorners if count > 1 => (0.0, last / (n - 1.0)),
+            Grid::StrictAlignCorners | Grid::AlignCorners => (0.0, 0.0),
+            Grid::Default => (0.0, size / n),
+            Grid::OffsetCorners => (0.5 * last.max(1.0) / n, last.max(1.0) / n),
+            Grid::UnalignCorners => (0.5 * size / n - 0.5, size / n),
+        };
+        (0..count).map(move |i| (start + i as f64 * spacing).max(0.0).min(last))
+    }
+}
+
+/// The last two sizes of a shape.
+fn plane(shape: &[usize]) -> Result<[usize; 2], OpError> {
+    match *shape {
+        [_, .., h, w] if h > 0 && w > 0 => Ok([h, w]),
+        _ => Err(OpError::invalid(format!("x {shape:?} has no rows and columns"))),
+    }
+}
+
+/// `x` with the last two axes interpolated linearly at points that `grid` spreads over them.
+fn bilinear(x: &Array, [rows, columns]: [usize; 2], grid: Grid) -> Result<Array, OpError> {
+    let [h, w] = plane(&x.shape)?;
+    let outer = &x.shape[..x.shape.len() - 2];
+    let shape = [outer, &[rows, columns]].concat();
+    bounded(&shape)?;
+    let cells = |size: usize, count: usize| -> Vec<(usize, usize, f64)> {
+        let points = grid.points(size as f64, count);
+        points
+            .map(|p| {
+                let low = (p.floor() as usize).min(size - 1);
+                (low, (low + 1).min(size - 1), p - low as f64)
+            })
+            .collect()
+    };
+    let (ys, xs) = (cells(h, rows), cells(w, columns));
+    let mut out = Vec::with_capacity(shape.iter().product());
+    for plane in x.floats()?.chunks_exact(h * w) {
+        for &(top, bottom, fy) in &ys {
+            for &(left, right, fx) in &xs {
+                let row = |y: usize| {
+                    let (a, b) = (plane[y * w + left], plane[y * w + right]);
+                    if fx == 0.0 { a } else { a * (1.0 - fx) + b * fx }
+                };
+                let (a, b) = (row(top), row(bottom));
+                out.push(if fy == 0.0 { a } else { a * (1.0 - fy) + b * fy });
+            }
+        }
+    }
+    Ok(Array { dtype: x.dtype, shape, data: Data::Float(out) })
+}
+
+/// `x` with the last two axes sampled: place `i` of `count` is element `i * size / count`, rounded
+/// down.
+fn nearest(x: &Array, [rows, columns]: [usize; 2]) -> Result<Array, OpError> {
+    let [h, w] = plane(&x.shape)?;
+    let outer = &x.shape[..x.shape.len() - 2];
+    let shape = [outer, &[rows, columns]].concat();
+    bounded(&shape)?;
+    let planes: usize = outer.iter().product();
+    let sources = (0..planes).flat_map(|p| {
+        (0..rows).flat_map(move |r| {
+            let start = (p * h + r * h / rows) * w;
+            (0..columns).map(move |c| start + c * w / columns)
+        })
+    });
+    Ok(x.pick(shape, sources))
+}
+
+/// The sizes that the constants `names` give the last two axes, 1 by default.
+fn target(op: &OpView<'_>, names: [&str; 2]) -> Result<[usize; 2], OpError> {
+    Ok([sizes(op, names[0], 1, 1, 1)?[0], sizes(op, names[1], 1, 1, 1)?[0]])
+}
+
+const TARGET: [&str; 2] = ["target_size_height", "target_size_width"];
+
+/// The type of `x` with other last two sizes.
+fn resized(op: &OpView<'_>, sizes: [Dim; 2]) -> Result<Vec<Type>, OpError> {
+    let x = op.tensor("x")?;
+    if x.rank() < 3 {
+        return Err(OpError::invalid(format!("x {x} has fewer than three axes")));
+    }
+    let shape = [&x.shape[..x.rank() - 2], &sizes].concat();
+    Ok(vec![TensorType { dtype: x.dtype, shape }.into()])
+}
+
+/// The constant scalars `scale_factor_height` and `scale_factor_width`, floats or integers, 1 by
+/// default.
+fn factors(op: &OpView<'_>) -> Result<[f64; 2], OpError> {
+    let factor = |name: &str| {
+        let factor = match op.opt_tensor(name)? {
+            Some(t) if t.dtype.is_int() => op.int(name)?.unwrap_or(1) as f64,
+            _ => op.float(name)?.unwrap_or(1.0),
+        };
+        match factor > 0.0 && factor.is_finite() {
+            true => Ok(factor),
+            false => Err(OpError::invalid(format!("{name} {factor} is no factor"))),
+        }
+    };
+    Ok([factor("scale_factor_height")?, factor("scale_factor_width")?])
+}
+
+/// `floor(factor * size)`.
+fn scaled(factor: f64, size: usize) -> Result<usize, OpError> {
+    match (factor * size as f64).floor() {
+        n if (1.0..4294967296.0).contains(&n) => Ok(n as usize),
+        n => Err(OpError::invalid(format!("a factor {factor} makes {n} of {size} elements"))),
+    }
+}
+
+fn upsampled(op: &OpView<'_>) -> Result<Vec<Type>, OpError> {
+    let (x, [fh, fw]) = (op.tensor("x")?, factors(op)?);
+    let [.., h, w] = &*x.shape else {
+        return Err(OpError::invalid(format!("x {x} has fewer than three axes")));
+    };
+    let size = |dim: &Dim, factor: f64| match dim.fixed() {
+        Some(n) => scaled(factor, n).map(Dim::Fixed),
+        None if factor == 1.0 => Ok(dim.clone()),
+        None => Ok(Dim::Unknown),
+    };
+    resized(op, [size(h, fh)?, size(w, fw)?])
+}
+
+fn upsampled_sizes(op: &OpView<'_>, x: &Array) -> Result<[usize; 2], OpError> {
+    let ([h, w], [fh, fw]) = (plane(&x.shape)?, factors(op)?);
+    Ok([scaled(fh, h)?, scaled(fw, w)?])
+}
+
+/// Defines resizing operations by what they make of `x`.
+macro_rules! resizings {
+    ($($(#[$doc:meta])* $kind:ident $name:literal [$($param:expr),*] $infer:expr, $eval:expr,
+       $flops:literal;)*) => {
+        $(
+            $(#[$doc])*
+            pub(super) struct $kind;
+
+            impl OpDef for $kind {
+                fn name(&self) -> &'static str {
+                    $name
+                }
+
+                fn params(&self) -> &'static [Param] {
+                    const { &[Param::new("x", Domain::Float), $($param),*] }
+                }
+
+                fn infer(&self, op: &OpView<'_>) -> Result<Vec<Type>, OpError> {
+                    let infer: fn(&OpView<'_>) -> Result<Vec<Type>, OpError> = $infer;
+                    infer(op)
+                }
+
+                fn eval(&self, cx: &mut EvalCx<'_, '_>) -> Result<Vec<Value>, OpError> {
+                    let eval: fn(&OpView<'_>, &Array) -> Result<Array, OpError> = $eval;
+                    Ok(vec![eval(&cx.op, &*cx.array("x")?)?.into()])
+                }
+
+                /// Of linear interpolation, nine an element: three times two products and a sum.
+                fn flops(&self, _: &OpView<'_>, results: &[Type]) -> f64 {
+                    $flops * elements(results)
+                }
+            }
+        )*
+    };
+}
+
+/// How the constants `align_corners` and `half_pixel_centers` place the samples.
+fn corners(op: &OpView<'_>) -> Result<Grid, OpError> {
+    let align = op.bool_or("align_corners", true)?;
+    match (align, op.bool_or("half_pixel_centers", !align)?) {
+        (true, false) => Ok(Grid::StrictAlignCorners),
+        (false, true) => Ok(Grid::UnalignCorners),
+        (false, false) => Ok(Grid::Default),
+        (true, true) => Err(OpError::invalid("align_corners and half_pixel_centers both hold")),
+    }
+}
+
+resizings! {
+    /// The last two axes made larger by the constants `scale_factor_height` and `scale_factor_width`
+    /// (1 by default), sizes rounded down: place `i` is element `i * size / new size`, rounded down.
+    UpsampleNearestNeighbor "upsample_nearest_neighbor"
+        [Param::new("scale_factor_height", Domain::Number).optional().constant(),
+         Param::new("scale_factor_width", Domain::Number).optional().constant()]
+        upsampled, |op, x| nearest(x, upsampled_sizes(op, x)?), 0.0;
+    /// The last two axes made larger by the constants `scale_factor_height` and `scale_factor_width`
+    /// (1 by default), sizes rounded down, by linear interpolation.
+    ///
+    /// Constants: `align_corners` (true by default) places the first and last sample on the first
+    /// and last element; else `half_pixel_centers` (its opposite by default) makes `(i + 1/2) * size /
+    /// new size - 1/2` of place `i`, and else it is `i * size / new size`.
+    UpsampleBilinear "upsample_bilinear"
+        [Param::new("scale_factor_height", Domain::Number).optional().constant(),
+         Param::new("scale_factor_width", Domain::Number).optional().constant(),
+         Param::new("align_corners", Domain::Bool).optional().constant(),
+         Param::new("half_pixel_centers", Domain::Bool).optional().constant()]
+        |op| corners(op).and_then(|_| upsampled(op)),
+        |op, x| bilinear(x, upsampled_sizes(op, x)?, corners(op)?), 9.0;
+    /// The last two axes sampled to the constants `target_size_height` and `target_size_width`: place
+    /// `i` is element `i * size / new size`, rounded down.
+    ResizeNearestNeighbor "resize_nearest_neighbor"
+        [Param::new("target_size_height", Domain::Int).constant(),
+         Param::new("target_size_width", Domain::Int).constant()]
+        |op| resized(op, target(op, TARGET)?.map(Dim::Fixed)),
+        |op, x| nearest(x, target(op, TARGET)?), 0.0;
+    /// The last two axes interpolated linearly to the constants `target_size_height` and
+    /// `target_size_width` (1 by default).
+    ///
+    /// The constant `sampling_mode` places the samples: `DEFAULT` at `i * size / new size`,
+    /// `STRICT_ALIGN_CORNERS` with first and last on first and last element, `ALIGN_CORNERS` also, but
+    /// a single one in the middle, `UNALIGN_CORNERS` at `(i + 1/2) * size / new size - 1/2`,
+    /// `OFFSET_CORNERS` at `(i + 1/2) * max(1, size - 1) / new size`; all confined to the elements.
+    ResizeBilinear "resize_bilinear"
+        [Param::new("target_size_height", Domain::Int).optional().constant(),
+         Param::new("target_size_width", Domain::Int).optional().constant(),
+         Param::new("sampling_mode", Domain::Str).optional().constant()]
+        |op| Grid::of(op).and_then(|_| resized(op, target(op, TARGET)?.map(Dim::Fixed))),
+        |op, x| bilinear(x, target(op, TARGET)?, Grid::of(op)?), 9.0;
+    /// `x` without rows and columns at its sides: the constants `crop_height` and `crop_width` say how
+    /// many before and behind.
+    Crop "crop"
+        [Param::new("crop_height", Domain::Int).constant(),
+         Param::new("crop_width", Domain::Int).constant()]
+        crop_type, |op, x| cropped(x, crops(op)?), 0.0;
+}
+
+fn crops(op: &OpView<'_>) -> Result<[usize; 4], OpError> {
+    let (h, w) = (sizes(op, "crop_height", 2, 0, 0)?, sizes(op, "crop_width", 2, 0, 0)?);
+    Ok([h[0], h[1], w[0], w[1]])
+}
+
+fn crop_type(op: &OpView<'_>) -> Result<Vec<Type>, OpError> {
+    let (x, [top, bottom, left, right]) = (op.tensor("x")?, crops(op)?);
+    let [.., h, w] = &*x.shape else {
+        return Err(OpError::invalid(format!("x {x} has fewer than three axes")));
+    };
+    let size = |dim: &Dim, [a, b]: [usize; 2]| match dim.fixed() {
+        Some(n) => n
+            .checked_sub(a)
+            .and_then(|n| n.checked_sub(b))
+            .filter(|&n| n > 0)
+            .map(Dim::Fixed)
+            .ok_or_else(|| OpError::invalid(format!("x {x} is too small to be cropped"))),
+        None if [a, b] == [0, 0] => Ok(dim.clone()),
+        None => Ok(Dim::Unknown),
+    };
+    resized(op, [size(h, [top, bottom])?, size(w, [left, right])?])
+}
