@@ -2,6 +2,7 @@
 //! count, and the median time the calling thread had a core for (Linux), which tells on a busy machine.
 //!
 //! Arguments: instruction sets (`Avx2`), thread counts (`t2`), input rows (`256`); none means all.
+//! With `formats`, each weight type on its own instead.
 #![allow(unsafe_code, reason = "the peak is measured with vector instructions")]
 
 use std::time::Instant;
@@ -15,6 +16,22 @@ const LAYER: [&[(usize, usize)]; 4] = [
     &[(576, 576)],
     &[(1536, 576), (1536, 576)],
     &[(576, 1536)],
+];
+const FORMATS: [DType; 14] = [
+    DType::F32,
+    DType::F16,
+    DType::Bf16,
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q5_0,
+    DType::Q5_1,
+    DType::Q8_0,
+    DType::Iq4Nl,
+    DType::Q2K,
+    DType::Q3K,
+    DType::Q4K,
+    DType::Q5K,
+    DType::Q6K,
 ];
 const LAYERS: usize = 30;
 const HEAD: (usize, usize) = (49152, 576);
@@ -33,10 +50,7 @@ impl Model {
             |dtype: DType, (n, k): (usize, usize)| n * k / dtype.block_len() * dtype.block_bytes();
         let total =
             LAYERS * shapes.iter().map(|&s| size(layer, s)).sum::<usize>() + size(head, HEAD);
-        // Small values in every field; whatever bytes stand in for scales are finite then.
-        let bytes =
-            (0..total).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8 & 0x3b).collect();
-        Model { bytes, layer, head }
+        Model { bytes: weights(total), layer, head }
     }
 
     /// One pass of `m` rows through all weights; the head sees the last row only.
@@ -64,6 +78,11 @@ impl Model {
             matmul_many(pool, &x[..HEAD.1], &mut [Linear { weight, bias: None, out }]);
         }
     }
+}
+
+/// Small values in every field; whatever bytes stand in for scales are finite then.
+fn weights(size: usize) -> Vec<u8> {
+    (0..size).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8 & 0x3b).collect()
 }
 
 /// Seconds that this thread had a core for.
@@ -126,6 +145,44 @@ fn peak(_: Isa) -> Option<f64> {
     None
 }
 
+/// Every weight type on its own, one input row, one thread: weights that stay in the second-level cache
+/// and weights that come from memory.
+fn formats(isas: &[Isa], x: &[f32], out: &mut [f32]) {
+    const COLUMNS: usize = 1536;
+    println!("isa        type        ns/1024 weights: cached  memory   GB/s: cached  memory");
+    for &isa in isas {
+        let pool = Pool::with_isa(1, isa);
+        for dtype in FORMATS {
+            let row = COLUMNS / dtype.block_len() * dtype.block_bytes();
+            let [cached, memory] = [256 * row, 1 << 26].map(|size| {
+                let n = size / row;
+                let bytes = weights(n * row);
+                let run = || {
+                    let start = Instant::now();
+                    let Ok(weight) = Matrix::new(dtype, n, COLUMNS, &bytes) else {
+                        return f64::NAN;
+                    };
+                    let linear = Linear { weight, bias: None, out: &mut out[..n] };
+                    matmul_many(&pool, &x[..COLUMNS], &mut [linear]);
+                    start.elapsed().as_secs_f64()
+                };
+                // The best of many short runs is one that was not interrupted.
+                let runs = if n > 256 { 15 } else { 300 };
+                std::iter::repeat_with(run).take(runs).fold(f64::INFINITY, f64::min) / n as f64
+            });
+            println!(
+                "{:9} {:6} {:28.1} {:7.1} {:14.1} {:7.1}",
+                format!("{isa:?}"),
+                dtype.to_string(),
+                cached * 1e9 / COLUMNS as f64 * 1024.0,
+                memory * 1e9 / COLUMNS as f64 * 1024.0,
+                row as f64 / cached / 1e9,
+                row as f64 / memory / 1e9,
+            );
+        }
+    }
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let chosen = |what: &str| arguments.iter().any(|a| a == what);
@@ -147,9 +204,12 @@ fn main() {
     let x: Vec<f32> = (0..512 * 1536).map(|i| ((i * 37 % 101) as f32 - 50.0) / 50.0).collect();
     let mut out = vec![vec![0f32; 512 * 1536]; 3];
     let weights = LAYERS * LAYER.concat().iter().map(|(n, k)| n * k).sum::<usize>();
+    if chosen("formats") {
+        return formats(&isas, &x, &mut out[0]);
+    }
     println!("isa       threads  types        rows        ms   core ms     GB/s  GFLOP/s");
     for (layer, head) in
-        [(DType::Q4_1, DType::Q8_0), (DType::Q4_0, DType::Q6K), (DType::F16, DType::F16)]
+        [(DType::Q4_1, DType::Q8_0), (DType::Q4_0, DType::Q8_0), (DType::F16, DType::F16)]
     {
         let model = Model::new(layer, head);
         for &isa in &isas {

@@ -13,6 +13,10 @@ use crate::share::Shared;
 /// Elements that share a scale in most formats; rows of the input are padded to whole groups.
 pub(crate) const GROUP: usize = 32;
 
+/// How far ahead weights are asked for, in bytes. Several rows at a time are no pattern that the
+/// processor's own prefetching keeps up with.
+const AHEAD: usize = 4096;
+
 /// Input rows in whole groups, and the sum of each group.
 pub(crate) struct Input {
     pub(crate) rows: usize,
@@ -105,6 +109,7 @@ impl Gemv<'_> {
         let whole: [&[[u8; B]]; R] = std::array::from_fn(|r| &rows[r].0[..blocks]);
         for b in 0..blocks {
             for (row, dot) in whole.iter().zip(&mut dots) {
+                s.prefetch(row[b].as_ptr().wrapping_add(AHEAD));
                 F::read(s, &row[b], dot);
             }
         }

@@ -93,6 +93,10 @@ pub(crate) trait Simd: Copy {
     /// 16 bfloat16 numbers.
     fn load_bf16(self, bytes: &[u8; 32]) -> Self::V;
 
+    /// Asks for the cache line at `at`, which may lie anywhere; a hint.
+    #[inline(always)]
+    fn prefetch(self, _at: *const u8) {}
+
     fn bytes(self, bytes: &[u8; LANES]) -> Self::B;
     fn and(self, b: Self::B, mask: u8) -> Self::B;
     fn or(self, a: Self::B, b: Self::B) -> Self::B;

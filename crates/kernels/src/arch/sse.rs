@@ -1,10 +1,15 @@
-//! Byte operations that the AVX2 and the AVX-512 instance share.
+//! Byte operations and the prefetch that the AVX2 and the AVX-512 instance share.
 
 use std::arch::x86_64::*;
 
-/// Expands to the byte methods of [`super::Simd`] over `__m128i`.
+/// Expands to the prefetch and the byte methods of [`super::Simd`] over `__m128i`.
 macro_rules! byte_operations {
     () => {
+        #[inline(always)]
+        fn prefetch(self, at: *const u8) {
+            // SAFETY: a prefetch faults at no address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        }
         #[inline(always)]
         fn bytes(self, bytes: &[u8; LANES]) -> __m128i {
             // SAFETY: 16 bytes are readable; the load needs no alignment.
