@@ -197,11 +197,7 @@ fn block(
         variant.qk_norm.then(|| weights.rms_norm(part, at, d.head_dim, norm)).transpose()
     };
     let attention = Attention {
-        query: weights.linear(
-            shape(Part::Query, d.query_width(), d.width),
-            at,
-            variant.qkv_bias,
-        )?,
+        query: weights.linear(shape(Part::Query, d.query_width(), d.width), at, qkv_bias)?,
         key: weights.linear(shape(Part::Key, d.kv_width(), d.width), at, qkv_bias)?,
         value: weights.linear(shape(Part::Value, d.kv_width(), d.width), at, qkv_bias)?,
         output: weights.linear(

@@ -202,6 +202,30 @@ fn tensors() {
     }
 }
 
+/// Where the configuration promises biases of attention, each one must be there.
+#[test]
+fn promised_biases() {
+    const PROJECTIONS: [&str; 4] = ["q_proj", "k_proj", "v_proj", "o_proj"];
+    for missing in PROJECTIONS {
+        let (error, _) = broken("llama", |config, weights| {
+            config["attention_bias"] = json!(true);
+            let named =
+                |name: &str| PROJECTIONS.iter().any(|p| name.ends_with(&format!("{p}.weight")));
+            let matrices: Vec<_> = weights
+                .iter()
+                .filter(|(n, _)| named(n))
+                .map(|(n, t)| (n.clone(), t.shape()[0]))
+                .collect();
+            for (name, rows) in matrices.iter().filter(|(n, _)| !n.contains(missing)) {
+                let bias = Tensor::zeros(DType::F32, &[*rows]).unwrap();
+                weights.insert(name.replace(".weight", ".bias"), bias);
+            }
+        });
+        let message = format!("\"model.layers.0.self_attn.{missing}.bias\" is missing");
+        assert!(error.to_string().contains(&message), "{error}");
+    }
+}
+
 #[test]
 fn contexts() {
     let dir = tempfile::tempdir().unwrap();
