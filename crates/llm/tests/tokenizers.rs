@@ -13,7 +13,10 @@ fn model(name: &str) -> PathBuf {
 /// A file that tests/fetch.py downloads, whose absence is a failure.
 fn fixture(name: &str) -> PathBuf {
     let path = fixtures_dir().join(name);
-    assert!(path.exists(), "{name} is not there: run `python3 tests/fetch.py --gemma`");
+    assert!(
+        path.exists(),
+        "{name} is not there: run `python3 tests/fetch.py` (Gemma: with `--gemma`)"
+    );
     path
 }
 
