@@ -18,7 +18,7 @@ use super::generate::summary;
 use crate::interrupt;
 use crate::loading::{Loaded, ModelArgs};
 use crate::sampling_args::SamplingArgs;
-use crate::{environment, output};
+use crate::{environment, failure, output};
 
 const HELP: &str = "\
 /reset  begin a new conversation
@@ -55,7 +55,7 @@ impl Chat {
         let template = ChatTemplate::for_model(&loaded.file)?;
         loaded.introduce();
         let mut input = Input::open()?;
-        if matches!(input, Input::Terminal { .. }) {
+        if input.is_terminal() {
             output::remark("/help lists commands");
         }
         let begin =
@@ -74,8 +74,15 @@ impl Chat {
                     messages.push(Message::new("user", message));
                     cancel.store(false, Ordering::Relaxed);
                     let prompt = template.encode(&tokenizer, &messages)?;
-                    let answer = self.answer(&mut loaded, &tokenizer, &prompt, &cancel)?;
-                    messages.push(Message::new("assistant", answer));
+                    match self.answer(&mut loaded, &tokenizer, &prompt, &cancel) {
+                        Ok(answer) => messages.push(Message::new("assistant", answer)),
+                        // Whoever sits there can still /reset, or say something shorter.
+                        Err(error) if input.is_terminal() => {
+                            failure::report(&error);
+                            messages.pop();
+                        }
+                        Err(error) => return Err(error),
+                    }
                 }
             }
         }
@@ -100,7 +107,7 @@ impl Chat {
         };
         let generation = loaded.session.generate(tokenizer, prompt, options);
         let mut generation =
-            generation.context("the conversation cannot go on; /reset begins a new one")?;
+            generation.context("this message does not fit; /reset begins a new conversation")?;
         for step in generation.by_ref() {
             output::piece(&step?.text)?;
         }
@@ -135,6 +142,10 @@ impl Input {
             editor.load_history(&history).with_context(|| history.display().to_string())?;
         }
         Ok(Input::Terminal { editor, history })
+    }
+
+    fn is_terminal(&self) -> bool {
+        matches!(self, Input::Terminal { .. })
     }
 
     /// The next line; `None` at the end.
