@@ -20,9 +20,9 @@ impl hub::Progress for Downloads {
             bar.set_length(total);
         }
         bar.set_style(style(if total.is_some() {
-            "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}"
+            "{msg} {wide_bar} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}"
         } else {
-            "{spinner} {msg} {bytes}"
+            "{spinner} fetching {msg} {elapsed}"
         }));
         bar.set_message(what.to_owned());
         bar.enable_steady_tick(Duration::from_millis(100));
