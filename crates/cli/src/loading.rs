@@ -1,5 +1,6 @@
 //! From the arguments that name a model to a session that runs it.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -39,7 +40,7 @@ pub(crate) struct ModelArgs {
     device: Device,
     /// Threads of the CPU; all processors by default
     #[arg(long, value_name = "N")]
-    threads: Option<usize>,
+    threads: Option<NonZeroUsize>,
     /// Longest sequence in tokens; by default the model's own, but at most 8192
     #[arg(long, value_name = "N")]
     context: Option<usize>,
@@ -113,11 +114,16 @@ impl ModelArgs {
         })
     }
 
+    /// Whether a tokenizer file was asked for.
+    pub(crate) fn names_tokenizer(&self) -> bool {
+        self.name.tokenizer.is_some()
+    }
+
     fn backend(&self) -> Box<dyn Backend> {
         match self.device {
-            Device::Cpu => {
-                Box::new(CpuBackend::new(self.threads.unwrap_or_else(environment::threads)))
-            }
+            Device::Cpu => Box::new(CpuBackend::new(
+                self.threads.map_or_else(environment::threads, NonZeroUsize::get),
+            )),
         }
     }
 }

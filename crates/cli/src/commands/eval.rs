@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
-use clap::Args;
+use anyhow::{Context, Result};
+use clap::{ArgGroup, Args};
 use llm::eval::{evaluate, largest_window};
 use serde_json::{Value, json};
 
@@ -18,11 +18,12 @@ const TOP: usize = 5;
 ///
 /// A text longer than the window is scored in windows that overlap by half, each token once.
 #[derive(Args)]
+#[command(group = ArgGroup::new("input").required(true).args(["text", "ids"]))]
 pub(crate) struct Eval {
     #[command(flatten)]
     model: ModelArgs,
     /// Text file, UTF-8
-    #[arg(long, value_name = "FILE", required_unless_present = "ids", conflicts_with = "ids")]
+    #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
     /// JSON file of token ids: an array, or an object with the array "ids"
     #[arg(long, value_name = "FILE")]
@@ -41,19 +42,20 @@ pub(crate) struct Eval {
 
 impl Eval {
     pub(super) fn run(&self) -> Result<()> {
-        let read = self.ids.as_deref().map(read_ids).transpose()?;
+        // Before a model is fetched and loaded for nothing.
+        let text = self.text.as_deref().map(read_text).transpose()?;
+        let ids = self.ids.as_deref().map(read_ids).transpose()?;
         let mut loaded = self.model.load()?;
-        let tokenizer = loaded.tokenizer();
-        let mut ids = match (read, &self.text) {
-            (Some(ids), _) => ids,
-            (None, Some(path)) => {
-                let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-                tokenizer.as_ref().map_err(|e| anyhow::anyhow!("{e}"))?.encode(&text, true)?
-            }
-            (None, None) => bail!("neither --text nor --ids is given"),
+        let tokenizer = match loaded.tokenizer() {
+            Ok(tokenizer) => Some(tokenizer),
+            // Ids are enough to evaluate; a tokenizer then only names them.
+            Err(_) if ids.is_some() && !self.model.names_tokenizer() => None,
+            Err(e) => return Err(e),
         };
-        // Ids are enough to evaluate; a tokenizer then only names them.
-        let tokenizer = tokenizer.ok();
+        let mut ids = match (ids, text, &tokenizer) {
+            (None, Some(text), Some(tokenizer)) => tokenizer.encode(&text, true)?,
+            (ids, ..) => ids.unwrap_or_default(),
+        };
         ids.truncate(self.max_tokens.unwrap_or(usize::MAX));
         loaded.introduce();
         let window = self.window.unwrap_or_else(|| largest_window(&loaded.session));
@@ -92,6 +94,10 @@ impl Eval {
         }
         Ok(())
     }
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| path.display().to_string())
 }
 
 /// The ids in a JSON file.

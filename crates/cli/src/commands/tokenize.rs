@@ -1,6 +1,6 @@
 //! `rigel tokenize`: text to token ids and back.
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use llm::Tokenizer;
 use serde_json::json;
@@ -37,6 +37,9 @@ impl Tokenize {
         let text = text_or_stdin(&self.text)?;
         if self.decode {
             let ids = parse_ids(&text)?;
+            if let Some(id) = ids.iter().find(|&&id| tokenizer.id_to_piece(id).is_none()) {
+                bail!("the tokenizer has no token {id}");
+            }
             let text = tokenizer.decode(&ids, false);
             return if self.json {
                 output::json(&json!({ "ids": ids, "text": text }))

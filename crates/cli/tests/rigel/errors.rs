@@ -66,6 +66,17 @@ fn ids_files_that_are_none() {
     assert_fails(&rigel(with_stories("eval", &["--text", "./none.txt"])), &["none.txt"]);
 }
 
+#[test]
+fn a_named_tokenizer_that_cannot_be_read_is_no_matter_of_taste() {
+    let dir = tempfile::tempdir().unwrap();
+    let ids = dir.path().join("ids.json");
+    fs::write(&ids, "[1, 2, 3]").unwrap();
+    let checkpoint = model("stories260K.bin");
+    let eval = ["eval", "--model", &checkpoint, "--ids", ids.to_str().unwrap()];
+    let outcome = rigel(eval.into_iter().chain(["--tokenizer", "./none.bin"]));
+    assert_fails(&outcome, &["none.bin"]);
+}
+
 /// Neither the package index nor the hub can be reached.
 #[test]
 fn no_network() {

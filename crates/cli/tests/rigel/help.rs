@@ -53,12 +53,13 @@ fn completions_complete() {
 
 #[test]
 fn wrong_usage_is_status_2() {
-    let cases: [&[&str]; 8] = [
+    let cases: [&[&str]; 9] = [
         &[],
         &["dance"],
         &["generate", "--temperature", "hot"],
         &["generate", "--device", "abacus"],
         &["generate", "--logprobs"],
+        &["generate", "--threads", "0"],
         &["eval"],
         &["eval", "--text", "a", "--ids", "b"],
         &["completions", "cmd"],

@@ -108,6 +108,7 @@ fn tokenize_and_back() {
     assert_eq!(run(&["--decode", &listed]).out, "Once upon a time, 🦀\n");
     assert!(run(&["Once"]).out.starts_with("1\t"));
     assert_fails(&run(&["--decode", "12 x"]), &["not a token id", "\"x\""]);
+    assert_fails(&run(&["--decode", "12 512"]), &["no token 512"]);
 }
 
 #[test]
