@@ -89,7 +89,7 @@ pub(crate) fn bind(cx: &mut OpCx<'_>) -> Bind<Binding> {
         | Cumsum | Reverse | ReverseSequence | SlidingWindows | Argsort
         | BandPart | NonZero | OneHot | Flatten2d | FillLike | ReshapeLike
         | DepthToSpace | SpaceToDepth | PixelShuffle | PixelUnshuffle | SpaceToBatch | BatchToSpace
-        | UpsampleNearestNeighbor | UpsampleBilinear | ResizeNearestNeighbor | ResizeBilinear | Crop
+        | UpsampleNearestNeighbor | UpsampleBilinear | ResizeNearestNeighbor | ResizeBilinear | Resize | Crop
         | Resample | Affine | CropResize | NonMaximumSuppression | Rnn | Gru | Lstm
         | RandomBernoulli | RandomNormal | RandomUniform | RandomCategorical
         | Quantize | Dequantize | Cond | WhileLoop | Classify

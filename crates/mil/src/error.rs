@@ -52,9 +52,14 @@ impl From<Error> for OpError {
     }
 }
 
-/// What to say of operations that are not in the catalogue.
+/// What to say of operations that are not in the catalogue; those that coremltools knows are told
+/// from misspelled ones.
 pub(crate) fn missing_operations(names: &BTreeSet<&str>) -> String {
-    let names: Vec<&str> = names.iter().copied().collect();
+    let described = |name: &&str| match crate::ops::UNSUPPORTED.contains(name) {
+        true => format!("{name} (of coremltools, not supported yet)"),
+        false => (*name).to_owned(),
+    };
+    let names: Vec<String> = names.iter().map(described).collect();
     format!("operations that Rigel does not have: {}", names.join(", "))
 }
 

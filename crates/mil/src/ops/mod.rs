@@ -94,7 +94,7 @@ ops! {
     masks: BandPart, NonZero, OneHot;
     reshaping: Flatten2d, FillLike, ReshapeLike;
     blocks: DepthToSpace, SpaceToDepth, PixelShuffle, PixelUnshuffle, SpaceToBatch, BatchToSpace;
-    resizing: UpsampleNearestNeighbor, UpsampleBilinear, ResizeNearestNeighbor, ResizeBilinear, Crop;
+    resizing: UpsampleNearestNeighbor, UpsampleBilinear, ResizeNearestNeighbor, ResizeBilinear, Resize, Crop;
     sampling: Resample, Affine, CropResize;
     detection: NonMaximumSuppression;
     random: RandomBernoulli, RandomNormal, RandomUniform, RandomCategorical;
@@ -107,6 +107,9 @@ ops! {
     lists: MakeList, ListLength, ListWrite, ListRead, ListGather, ListScatter, Classify;
     llm: LlmRmsNorm, LlmLinear, LlmEmbedding, LlmDequantize, LlmRope, LlmAttention, LlmGatedMlp;
 }
+
+/// Operations that coremltools knows and the catalogue lacks.
+pub const UNSUPPORTED: &[&str] = &["conv_quantized"];
 
 impl OpKind {
     /// The name in MIL text.

@@ -1,7 +1,7 @@
 //! Recurrent layers: RNN, GRU, LSTM.
 
 use super::{Domain, OpDef, OpView, Param, elements};
-use crate::eval::{Array, Data, EvalCx, Value, functions, matmul_nt};
+use crate::eval::{Array, Data, EvalCx, Value, dot, functions, matmul_nt};
 use crate::{Dim, OpError, TensorType, Type};
 
 /// A gate's function by its name in MIL.
@@ -273,12 +273,14 @@ impl OpDef for Rnn {
 /// A gated recurrent unit (Cho et al. 2014) over the steps of `x` `[s, b, I]`, from `initial_h`
 /// `[b, H]`:
 ///
-/// `r = recurrent(W_ir x + b_r + W_hr h)`, `z` likewise, `o = activation(W_io x + b_o + r * (W_ho h))`,
-/// `h = (1 - z) * o + z * h`.
+/// `r = recurrent(W_ir x + W_hr h + b_r)`, `z` likewise, `o = activation(W_io x + W_ho (r * h) + b_o)`,
+/// `h = (1 - z) * o + z * h`, where `b` is the sum of `bias` and `input_bias`. If the constant
+/// `reset_after` (false by default) holds, it is `o = activation(W_io x + input_b_o + r * (W_ho h +
+/// b_o))`.
 ///
-/// `weight_ih` `[3 H, I]`, `weight_hh` `[3 H, H]` and `bias` `[3 H]` (zero by default) have the gates
-/// in the order `r`, `o`, `z`. Constants and results as of `rnn`, and `recurrent_activation`
-/// (`sigmoid`).
+/// `weight_ih` `[3 H, I]`, `weight_hh` `[3 H, H]` and the biases `[3 H]` (zero by default) have the
+/// gates in the order `r`, `o`, `z`. Constants and results as of `rnn`, and `recurrent_activation`
+/// (`sigmoid`). `reset_after` and `input_bias` are of iOS 18.
 pub(super) struct Gru;
 
 impl OpDef for Gru {
@@ -298,6 +300,8 @@ impl OpDef for Gru {
                 Param::new("output_sequence", Domain::Bool).optional().constant(),
                 Param::new("recurrent_activation", Domain::Str).optional().constant(),
                 Param::new("activation", Domain::Str).optional().constant(),
+                Param::new("reset_after", Domain::Bool).optional().constant(),
+                Param::new("input_bias", Domain::Float).optional().constant(),
             ]
         }
     }
@@ -305,20 +309,47 @@ impl OpDef for Gru {
     fn infer(&self, op: &OpView<'_>) -> Result<Vec<Type>, OpError> {
         activation(op, "recurrent_activation", "sigmoid")?;
         activation(op, "activation", "tanh")?;
+        op.bool_or("reset_after", false)?;
+        let (weight, bias) = (op.tensor("weight_hh")?, op.opt_tensor("input_bias")?);
+        if let Some(bias) = bias
+            && !(bias.rank() == 1
+                && weight.rank() == 2
+                && bias.shape[0].compatible(&weight.shape[0]))
+        {
+            return Err(OpError::invalid(format!(
+                "input_bias {bias} does not fit weight {weight}"
+            )));
+        }
         infer(op, 3, &["initial_h"])
     }
 
     fn eval(&self, cx: &mut EvalCx<'_, '_>) -> Result<Vec<Value>, OpError> {
         let recurrent = activation(&cx.op, "recurrent_activation", "sigmoid")?;
         let activation = activation(&cx.op, "activation", "tanh")?;
-        let (x, layer) = (cx.array("x")?, Layer::of(cx, 3, "")?);
+        let (x, mut layer) = (cx.array("x")?, Layer::of(cx, 3, "")?);
         let states = vec![cx.array("initial_h")?.floats()?.to_vec()];
         let reverse = Direction::of(&cx.op)? == Direction::Reverse;
         let n = layer.hidden;
+        let after = cx.op.bool_or("reset_after", false)?;
+        // Behind the reset gate the bias of `o` belongs to the product with the hidden state.
+        let reset_bias = layer.bias[n..2 * n].to_vec();
+        if after {
+            layer.bias[n..2 * n].fill(0.0);
+        }
+        if let Some(bias) = cx.opt_array("input_bias")? {
+            layer.bias.iter_mut().zip(bias.floats()?).for_each(|(b, more)| *b += more);
+        }
+        let new_weights = &layer.weight_hh[n * n..2 * n * n];
         let run = layer.run(&x, reverse, states, |x, from_h, states| {
-            for (i, h) in states[0].iter_mut().enumerate() {
-                let r = recurrent(x[i] + from_h[i]);
-                let o = activation(x[n + i] + r * from_h[n + i]);
+            let [h] = states else { return };
+            let r: Vec<f64> = (0..n).map(|i| recurrent(x[i] + from_h[i])).collect();
+            let reset: Vec<f64> = h.iter().zip(&r).map(|(h, r)| h * r).collect();
+            for (i, h) in h.iter_mut().enumerate() {
+                let from_h_new = match after {
+                    true => r[i] * (from_h[n + i] + reset_bias[i]),
+                    false => dot(&new_weights[i * n..][..n], &reset),
+                };
+                let o = activation(x[n + i] + from_h_new);
                 let z = recurrent(x[2 * n + i] + from_h[2 * n + i]);
                 *h = (1.0 - z) * o + z * *h;
             }

@@ -283,3 +283,149 @@ fn crop_type(op: &OpView<'_>) -> Result<Vec<Type>, OpError> {
     };
     resized(op, [size(h, [top, bottom])?, size(w, [left, right])?])
 }
+
+/// The last `resized_dims` (a constant) axes of `x` resized to the last items of the vector `shape`, 0
+/// keeping a size.
+///
+/// Constants: `interpolation_mode` `LINEAR` (default), along one axis after the other, or
+/// `NEAREST_NEIGHBOR`; `sampling_mode` as of `resize_bilinear`. Where the nearest element is, coremltools
+/// says for `DEFAULT` only: as in `resize_nearest_neighbor`.
+pub(super) struct Resize;
+
+impl Resize {
+    /// Whether to interpolate, and where.
+    fn mode(op: &OpView<'_>) -> Result<Option<Grid>, OpError> {
+        let grid = Grid::of(op)?;
+        match op.str("interpolation_mode")?.unwrap_or("LINEAR") {
+            "LINEAR" if op.tensor("x")?.dtype.is_float() => Ok(Some(grid)),
+            "LINEAR" => Err(OpError::unsupported("interpolation of integers")),
+            "NEAREST_NEIGHBOR" if grid == Grid::Default => Ok(None),
+            "NEAREST_NEIGHBOR" => Err(OpError::unsupported(
+                "the nearest element in another sampling_mode than DEFAULT",
+            )),
+            other => Err(OpError::invalid(format!("interpolation_mode \"{other}\" is unknown"))),
+        }
+    }
+
+    /// The shape of the result, the vector `shape` having `given` for items.
+    fn shape<T: Clone>(
+        op: &OpView<'_>,
+        x: &[T],
+        items: usize,
+        given: impl Fn(usize) -> Result<Option<T>, OpError>,
+    ) -> Result<Vec<T>, OpError> {
+        let count = sizes(op, "resized_dims", 1, 1, 0)?[0];
+        if count > items || items > x.len() {
+            return Err(OpError::invalid(format!(
+                "{count} of {items} sizes for an x of {} axes",
+                x.len()
+            )));
+        }
+        let mut shape = x.to_vec();
+        for (i, size) in shape[x.len() - count..].iter_mut().enumerate() {
+            if let Some(new) = given(items - count + i)? {
+                *size = new;
+            }
+        }
+        Ok(shape)
+    }
+}
+
+impl OpDef for Resize {
+    fn name(&self) -> &'static str {
+        "resize"
+    }
+
+    fn opset(&self) -> crate::Opset {
+        crate::Opset::Ios17
+    }
+
+    fn params(&self) -> &'static [Param] {
+        const {
+            &[
+                Param::new("x", Domain::Number),
+                Param::new("shape", Domain::Int),
+                Param::new("resized_dims", Domain::Int).constant(),
+                Param::new("interpolation_mode", Domain::Str).optional().constant(),
+                Param::new("sampling_mode", Domain::Str).optional().constant(),
+            ]
+        }
+    }
+
+    fn infer(&self, op: &OpView<'_>) -> Result<Vec<Type>, OpError> {
+        let (x, target) = (op.tensor("x")?, op.tensor("shape")?);
+        Self::mode(op)?;
+        let items = match target.fixed_shape().as_deref() {
+            Some(&[n]) => n,
+            _ => return Err(OpError::invalid(format!("shape {target} is no vector"))),
+        };
+        let values = op.literal("shape").map(|_| op.ints("shape")).transpose()?.flatten();
+        let shape = Self::shape(op, &x.shape, items, |i| match &values {
+            Some(values) => Ok(item(values[i])?.map(Dim::Fixed)),
+            None => Ok(Some(Dim::Unknown)),
+        })?;
+        Ok(vec![TensorType { dtype: x.dtype, shape }.into()])
+    }
+
+    fn eval(&self, cx: &mut EvalCx<'_, '_>) -> Result<Vec<Value>, OpError> {
+        let (x, target) = (cx.array("x")?, cx.array("shape")?);
+        let values = target.ints()?;
+        let shape = Self::shape(&cx.op, &x.shape, values.len(), |i| item(values[i]))?;
+        bounded(&shape)?;
+        let mode = Self::mode(&cx.op)?;
+        let mut out = (*x).clone();
+        for (axis, &size) in shape.iter().enumerate() {
+            if out.shape[axis] != size {
+                out = along(&out, axis, size, mode)?;
+            }
+        }
+        Ok(vec![out.into()])
+    }
+
+    /// Three an element and axis.
+    fn flops(&self, op: &OpView<'_>, results: &[Type]) -> f64 {
+        let axes = op.int("resized_dims").ok().flatten().unwrap_or(1);
+        3.0 * axes as f64 * elements(results)
+    }
+}
+
+/// A size in the vector `shape`; `None` for 0, which keeps the one there is.
+fn item(value: i64) -> Result<Option<usize>, OpError> {
+    match usize::try_from(value) {
+        Ok(0) => Ok(None),
+        Ok(n) => Ok(Some(n)),
+        Err(_) => Err(OpError::invalid(format!("a size of {value}"))),
+    }
+}
+
+/// `x` with another size of one axis: interpolated at the points of a grid, or else sampled.
+fn along(x: &Array, axis: usize, size: usize, grid: Option<Grid>) -> Result<Array, OpError> {
+    let old = x.shape[axis];
+    if old == 0 {
+        return Err(OpError::invalid(format!("axis {axis} of x {:?} is empty", x.shape)));
+    }
+    let inner: usize = x.shape[axis + 1..].iter().product();
+    let outer: usize = x.shape[..axis].iter().product();
+    let mut shape = x.shape.clone();
+    shape[axis] = size;
+    let Some(grid) = grid else {
+        let places = (0..outer).flat_map(|o| (0..size).map(move |i| o * old + i * old / size));
+        let places = places.flat_map(|p| p * inner..(p + 1) * inner);
+        return Ok(x.pick(shape, places));
+    };
+    let values = x.floats()?;
+    let points: Vec<f64> = grid.points(old as f64, size).collect();
+    let mut out = Vec::with_capacity(outer * size * inner);
+    for o in 0..outer {
+        for point in &points {
+            let low = (point.floor() as usize).min(old - 1);
+            let (high, part) = ((low + 1).min(old - 1), point - low as f64);
+            for i in 0..inner {
+                let at = |place: usize| values[(o * old + place) * inner + i];
+                let blended = at(low) * (1.0 - part) + at(high) * part;
+                out.push(if part == 0.0 { at(low) } else { blended });
+            }
+        }
+    }
+    Ok(Array { dtype: x.dtype, shape, data: Data::Float(out) })
+}

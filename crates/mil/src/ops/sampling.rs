@@ -187,7 +187,8 @@ impl OpDef for Resample {
 
     fn infer(&self, op: &OpView<'_>) -> Result<Vec<Type>, OpError> {
         let (x, at) = (op.tensor("x")?, op.tensor("coordinates")?);
-        (Sampler::of(op)?, Coordinates::of(op)?);
+        Sampler::of(op)?;
+        Coordinates::of(op)?;
         let [batch, rows, columns, pair] = &*at.shape else {
             return Err(OpError::invalid(format!("coordinates {at} are not [b, h, w, 2]")));
         };
@@ -256,7 +257,8 @@ impl OpDef for Affine {
 
     fn infer(&self, op: &OpView<'_>) -> Result<Vec<Type>, OpError> {
         let (x, maps) = (op.tensor("x")?, op.tensor("transform_matrix")?);
-        (Sampler::of(op)?, Coordinates::of(op)?);
+        Sampler::of(op)?;
+        Coordinates::of(op)?;
         let fits = x.rank() == 4
             && maps.rank() == 2
             && maps.shape[1].compatible(&Dim::Fixed(6))
@@ -396,7 +398,8 @@ impl OpDef for CropResize {
         let x = op.tensor("x")?;
         let (boxes, new, numbers) = Self::boxes(op)?;
         Self::reader(op, [1, 1]).map(drop)?;
-        (Grid::of(op)?, op.float("pad_value")?);
+        Grid::of(op)?;
+        op.float("pad_value")?;
         if new != (op.function.opset >= Opset::Ios17) {
             let opset = op.function.opset;
             return Err(OpError::invalid(format!("boxes {boxes} are not of the form of {opset}")));

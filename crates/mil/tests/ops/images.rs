@@ -187,6 +187,26 @@ fn resizing() -> Vec<Case> {
         (ResizeBilinear, target(1, "STRICT_ALIGN_CORNERS"), vec![rows(1, &[0.0])]),
         (ResizeBilinear, target(1, "ALIGN_CORNERS"), vec![rows(1, &[0.5])]),
         (
+            Resize,
+            vec![
+                ("x", image(2, &[0.0, 1.0, 2.0, 3.0]).into()),
+                ("shape", int_list(&[9, 1, 3])),
+                ("resized_dims", int(2)),
+                ("sampling_mode", str("ALIGN_CORNERS")),
+            ],
+            vec![rows(1, &[1.0, 1.5, 2.0])],
+        ),
+        (
+            Resize,
+            vec![
+                ("x", crate::common::ints(&[1, 2], [4, 5]).into()),
+                ("shape", crate::common::ints(&[2], [0, 4]).into()),
+                ("resized_dims", int(2)),
+                ("interpolation_mode", str("NEAREST_NEIGHBOR")),
+            ],
+            vec![crate::common::ints(&[1, 4], [4, 4, 5, 5])],
+        ),
+        (
             Crop,
             vec![
                 ("x", image(2, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).into()),
@@ -313,6 +333,11 @@ pub(crate) fn refusals() -> Vec<Refusal> {
     all.extend([
         (UpsampleBilinear, with_plane(vec![("half_pixel_centers", yes())]), "half_pixel_centers"),
         (ResizeBilinear, with_plane(vec![("sampling_mode", str("ALIGN"))]), "ALIGN"),
+        (
+            Resize,
+            with_plane(vec![("shape", int_list(&[1])), ("resized_dims", int(2))]),
+            "2 of 1 sizes",
+        ),
         (
             ResizeNearestNeighbor,
             with_plane(vec![("target_size_height", int(0)), ("target_size_width", int(1))]),

@@ -4,6 +4,7 @@
 extern crate rigel_mil as mil;
 
 mod artefacts;
+mod catalogue;
 mod common;
 mod compressed;
 mod cost;

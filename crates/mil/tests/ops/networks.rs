@@ -123,12 +123,15 @@ fn recurrent() -> Vec<Case> {
     let linear = || ("activation", str("linear"));
     let sequence = || ("output_sequence", yes());
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
-    // h = o + z * (h - o) for o = x + r * h + 1/2 and gates r and z of the same sum.
-    let gru = |h: f64, x: f64| {
-        let (gate, new) = (sigmoid(x + h), x + 0.5 + sigmoid(x + h) * h);
+    // h = o + z * (h - o) for gates r and z of the same sum and o = x + r * h + 1/2, or, behind the
+    // reset gate, o = x + 1/4 + r * (h + 1/2).
+    let gru = |h: f64, x: f64, after: bool| {
+        let gate = sigmoid(x + h);
+        let new = if after { x + 0.25 + gate * (h + 0.5) } else { x + 0.5 + gate * h };
         (1.0 - gate) * new + gate * h
     };
-    let (first, forward) = (gru(0.0, 1.0), gru(gru(0.0, 1.0), 2.0));
+    let after = gru(gru(0.0, 1.0, true), 2.0, true);
+    let (first, forward) = (gru(0.0, 1.0, false), gru(gru(0.0, 1.0, false), 2.0, false));
     let lstm = |(h, c): (f64, f64), x: f64| {
         let gate = sigmoid(x + h);
         let c = gate * c + gate * (x + h);
@@ -155,6 +158,19 @@ fn recurrent() -> Vec<Case> {
             Gru,
             layer(3, vec![linear(), sequence(), ("bias", literal(&[0.0, 0.5, 0.0]))]),
             vec![steps(&[first, forward]), last(forward)],
+        ),
+        (
+            Gru,
+            layer(
+                3,
+                vec![
+                    linear(),
+                    ("bias", literal(&[0.0, 0.5, 0.0])),
+                    ("input_bias", literal(&[0.0, 0.25, 0.0])),
+                    ("reset_after", yes()),
+                ],
+            ),
+            vec![steps(&[after]), last(after)],
         ),
         (
             Lstm,
@@ -242,6 +258,7 @@ pub(crate) fn refusals() -> Vec<Refusal> {
         (Rnn, layer(1, vec![("direction", str("bidirectional"))]), "bidirectional"),
         (Gru, layer(3, vec![("activation", str("swish"))]), "swish"),
         (Gru, layer(3, vec![("bias", literal(&[1.0]))]), "bias"),
+        (Gru, layer(3, vec![("input_bias", literal(&[1.0]))]), "input_bias"),
         (Lstm, layer(4, vec![]), "\"initial_c\" is missing"),
         (
             Lstm,

@@ -233,3 +233,12 @@ fn constants_in_attributes() {
         assert!(text.contains(mention), "{text:?} does not mention {mention:?}");
     }
 }
+
+#[test]
+fn missing_operations_are_named() {
+    let body = "fp32 y = conv_quantized(x = x); fp32 z = conv_quantised(x = x);";
+    let text = refusal("fp32 x", body, "y", &[]);
+    let expected = "unsupported: operations that Rigel does not have: conv_quantised, \
+                    conv_quantized (of coremltools, not supported yet)";
+    assert!(text.ends_with(expected), "{text}");
+}
