@@ -80,9 +80,9 @@ impl Model {
     }
 }
 
-/// Small values in every field; whatever bytes stand in for scales are finite then.
+/// Small values in every field; whatever bytes stand in for scales or floats are normal numbers.
 fn weights(size: usize) -> Vec<u8> {
-    (0..size).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8 & 0x3b).collect()
+    (0..size).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8 & 0x3b | 0x20).collect()
 }
 
 /// Seconds that this thread had a core for.

@@ -2,7 +2,7 @@
 
 use crate::Pool;
 use crate::arch::{Kernel, LANES, Simd};
-use crate::math::{erfc, exp, sigmoid, tanh, update};
+use crate::math::{Map, erfc, exp, sigmoid, tanh, update};
 use crate::share::{Shared, chunks};
 
 /// A function applied to each element.
@@ -78,40 +78,71 @@ impl Kernel for Apply<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
-        let one = s.splat(1.0);
-        let zero = s.splat(0.0);
         match self.act {
-            Activation::Silu => self.each(s, |v| s.div(v, s.add(one, exp(s, s.sub(zero, v))))),
-            // (1 + tanh u) / 2 is the sigmoid of 2u, which keeps its digits where tanh nears -1.
-            Activation::GeluTanh => self.each(s, |v| {
-                let cubic = s.fma(s.mul(v, v), s.splat(0.044_715), one);
-                let u2 = s.mul(s.mul(v, s.splat(1.595_769)), cubic);
-                s.mul(v, sigmoid(s, u2))
-            }),
-            Activation::GeluErf => self.each(s, |v| {
-                let z = s.mul(v, s.splat(std::f32::consts::FRAC_1_SQRT_2));
-                let tail = s.mul(s.splat(0.5), erfc(s, s.max(s.sub(zero, z), z)));
-                s.mul(v, s.if_less(v, zero, tail, s.sub(one, tail)))
-            }),
-            // NaN passes.
-            Activation::Relu => self.each(s, |v| s.max(zero, v)),
-            Activation::Sigmoid => self.each(s, |v| sigmoid(s, v)),
-            Activation::Tanh => self.each(s, |v| tanh(s, v)),
-            Activation::Exp => self.each(s, |v| exp(s, v)),
+            Activation::Silu => self.each(s, &Silu),
+            Activation::GeluTanh => self.each(s, &GeluTanh),
+            Activation::GeluErf => self.each(s, &GeluErf),
+            Activation::Relu => self.each(s, &Relu),
+            Activation::Sigmoid => self.each(s, &Sigmoid),
+            Activation::Tanh => self.each(s, &Tanh),
+            Activation::Exp => self.each(s, &Exp),
         }
     }
 }
 
 impl Apply<'_> {
     #[inline(always)]
-    fn each<S: Simd>(&mut self, s: S, f: impl Fn(S::V) -> S::V) {
+    fn each<S: Simd>(&mut self, s: S, f: &impl Map) {
         let Some(up) = self.up else { return update(s, self.x, f) };
         let (x, x_rest) = self.x.as_chunks_mut::<LANES>();
         let (up, up_rest) = up.as_chunks::<LANES>();
         for (x, up) in x.iter_mut().zip(up) {
-            s.store(s.mul(f(s.load(x)), s.load(up)), x);
+            s.store(s.mul(f.of(s, s.load(x)), s.load(up)), x);
         }
         update(s, x_rest, f);
         x_rest.iter_mut().zip(up_rest).for_each(|(x, up)| *x *= up);
+    }
+}
+
+/// Declares the function of each [`Activation`].
+macro_rules! functions {
+    ($($name:ident($s:ident, $v:ident) $body:block)*) => {$(
+        struct $name;
+
+        impl Map for $name {
+            #[inline(always)]
+            fn of<S: Simd>(&self, $s: S, $v: S::V) -> S::V $body
+        }
+    )*};
+}
+
+functions! {
+    Silu(s, v) {
+        s.div(v, s.add(s.splat(1.0), exp(s, s.sub(s.splat(0.0), v))))
+    }
+    GeluTanh(s, v) {
+        // (1 + tanh u) / 2 is the sigmoid of 2u, which keeps its digits where tanh nears -1.
+        let cubic = s.fma(s.mul(v, v), s.splat(0.044_715), s.splat(1.0));
+        let u2 = s.mul(s.mul(v, s.splat(1.595_769)), cubic);
+        s.mul(v, sigmoid(s, u2))
+    }
+    GeluErf(s, v) {
+        let (zero, one) = (s.splat(0.0), s.splat(1.0));
+        let z = s.mul(v, s.splat(std::f32::consts::FRAC_1_SQRT_2));
+        let tail = s.mul(s.splat(0.5), erfc(s, s.max(s.sub(zero, z), z)));
+        s.mul(v, s.if_less(v, zero, tail, s.sub(one, tail)))
+    }
+    Relu(s, v) {
+        // NaN passes.
+        s.max(s.splat(0.0), v)
+    }
+    Sigmoid(s, v) {
+        sigmoid(s, v)
+    }
+    Tanh(s, v) {
+        tanh(s, v)
+    }
+    Exp(s, v) {
+        exp(s, v)
     }
 }

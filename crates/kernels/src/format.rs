@@ -80,14 +80,15 @@ fn bits16<const BYTES: usize>(block: &[u8; BYTES], at: usize) -> u16 {
 impl Format<128> for F32 {
     #[inline(always)]
     fn read<S: Simd>(s: S, block: &[u8; 128], sink: &mut impl Sink<S>) {
-        let half = |at| {
+        let mut w = [s.splat(0.0); 2];
+        for (w, bytes) in w.iter_mut().zip(block.as_chunks::<64>().0) {
             let mut x = [0f32; 16];
-            for (x, b) in x.iter_mut().zip(part::<64, 128>(block, at).as_chunks().0) {
+            for (x, b) in x.iter_mut().zip(bytes.as_chunks().0) {
                 *x = f32::from_le_bytes(*b);
             }
-            x
-        };
-        sink.values([s.load(&half(0)), s.load(&half(64))]);
+            *w = s.load(&x);
+        }
+        sink.values(w);
     }
 }
 
@@ -186,13 +187,14 @@ impl Format<84> for Q2K {
         for group in 0..8 {
             let at = 16 + group / 4 * 32;
             let shift = group as u8 % 4 * 2;
-            let half = |sub: usize| {
+            let mut ws = [s.splat(0.0); 2];
+            for (sub, w) in ws.iter_mut().enumerate() {
                 let q = s.and(s.shr(s.bytes(part(block, at + sub * 16)), shift), 3);
                 let packed = block[2 * group + sub];
                 let (scale, min) = (d * f32::from(packed & 15), dmin * f32::from(packed >> 4));
-                affine(s, s.signed(q), scale, -min)
-            };
-            sink.values([half(0), half(1)]);
+                *w = affine(s, s.signed(q), scale, -min);
+            }
+            sink.values(ws);
         }
     }
 }
@@ -205,16 +207,17 @@ impl Format<110> for Q3K {
         for group in 0..8 {
             let at = 32 + group / 4 * 32;
             let shift = group as u8 % 4 * 2;
-            let half = |sub: usize| {
+            let mut ws = [s.splat(0.0); 2];
+            for (sub, w) in ws.iter_mut().enumerate() {
                 let low = s.and(s.shr(s.bytes(part(block, at + sub * 16)), shift), 3);
                 let third = s.and(s.shr(s.bytes(part(block, sub * 16)), group as u8), 1);
                 let q = s.signed(s.offset(s.or(low, s.shl(third, 2)), -4));
                 let i = 2 * group + sub;
                 let low = if i < 8 { packed[i] & 15 } else { packed[i - 8] >> 4 };
                 let high = packed[8 + i % 4] >> (i / 4 * 2) & 3;
-                s.mul(q, s.splat(d * (f32::from(low | high << 4) - 32.0)))
-            };
-            sink.values([half(0), half(1)]);
+                *w = s.mul(q, s.splat(d * (f32::from(low | high << 4) - 32.0)));
+            }
+            sink.values(ws);
         }
     }
 }
@@ -254,14 +257,15 @@ impl Format<176> for Q5K {
         let (d, dmin) = (s.half(block, 0), s.half(block, 2));
         let (scales, minima) = scales_and_minima(part(block, 4));
         for group in 0..8 {
-            let half = |sub: usize| {
+            let mut qs = [s.splat(0.0); 2];
+            for (sub, q) in qs.iter_mut().enumerate() {
                 let nibbles = s.bytes(part(block, 48 + group / 2 * 32 + sub * 16));
                 let low = s.and(s.shr(nibbles, group as u8 % 2 * 4), 15);
                 let fifth = s.and(s.shr(s.bytes(part(block, 16 + sub * 16)), group as u8), 1);
-                s.signed(s.or(low, s.shl(fifth, 4)))
-            };
+                *q = s.signed(s.or(low, s.shl(fifth, 4)));
+            }
             let min = -(dmin * f32::from(minima[group]));
-            sink.scaled([half(0), half(1)], d * f32::from(scales[group]), Some(min));
+            sink.scaled(qs, d * f32::from(scales[group]), Some(min));
         }
     }
 }
@@ -272,15 +276,16 @@ impl Format<210> for Q6K {
         let d = s.half(block, 208);
         for group in 0..8 {
             let (half_block, quarter) = (group / 4, group % 4);
-            let half = |sub: usize| {
+            let mut ws = [s.splat(0.0); 2];
+            for (sub, w) in ws.iter_mut().enumerate() {
                 let at = half_block * 64 + quarter % 2 * 32 + sub * 16;
                 let low = s.and(s.shr(s.bytes(part(block, at)), quarter as u8 / 2 * 4), 15);
                 let top = s.bytes(part(block, 128 + half_block * 32 + sub * 16));
                 let top = s.shl(s.and(s.shr(top, quarter as u8 * 2), 3), 4);
                 let scale = d * f32::from(block[192 + 2 * group + sub] as i8);
-                s.mul(s.signed(s.offset(s.or(low, top), -32)), s.splat(scale))
-            };
-            sink.values([half(0), half(1)]);
+                *w = s.mul(s.signed(s.offset(s.or(low, top), -32)), s.splat(scale));
+            }
+            sink.values(ws);
         }
     }
 }

@@ -96,14 +96,8 @@ impl Gemv<'_> {
         let groups = self.input.groups;
         let x = std::array::from_fn(|i| &self.input.x[(m + i) * groups..][..groups]);
         let sums = std::array::from_fn(|i| &self.input.sums[(m + i) * groups..][..groups]);
-        let mut dots: [Dot<'_, S, M>; R] = std::array::from_fn(|_| Dot {
-            s,
-            x,
-            sums,
-            at: 0,
-            sum: [[s.splat(0.0); 2]; M],
-            minima: [0.0; M],
-        });
+        let dot = Dot { s, x, sums, at: 0, sum: [[s.splat(0.0); 2]; M], minima: [0.0; M] };
+        let mut dots = [dot; R];
         let rows: [_; R] = std::array::from_fn(|r| self.weight.row(row + r).as_chunks::<B>());
         let blocks = rows[0].0.len();
         let whole: [&[[u8; B]]; R] = std::array::from_fn(|r| &rows[r].0[..blocks]);
@@ -133,6 +127,7 @@ impl Gemv<'_> {
 }
 
 /// The running products of one weight row with `M` input rows.
+#[derive(Clone, Copy)]
 struct Dot<'a, S: Simd, const M: usize> {
     s: S,
     x: [&'a [[f32; GROUP]]; M],

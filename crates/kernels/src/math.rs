@@ -66,17 +66,25 @@ pub(crate) fn erfc<S: Simd>(s: S, z: S::V) -> S::V {
     s.mul(t, exp(s, s.sub(p, s.mul(z, z))))
 }
 
+/// A function of each element.
+///
+/// Not a closure: the body of a closure that the compiler does not inline is compiled without the
+/// instruction set of the kernel it stands in, and every operation in it becomes a call.
+pub(crate) trait Map {
+    fn of<S: Simd>(&self, s: S, v: S::V) -> S::V;
+}
+
 /// `x = f(x)`, 16 at a time, the last ones padded with zeros.
 #[inline(always)]
-pub(crate) fn update<S: Simd>(s: S, x: &mut [f32], f: impl Fn(S::V) -> S::V) {
+pub(crate) fn update<S: Simd>(s: S, x: &mut [f32], f: &impl Map) {
     let (whole, rest) = x.as_chunks_mut::<LANES>();
     for x in whole {
-        s.store(f(s.load(x)), x);
+        s.store(f.of(s, s.load(x)), x);
     }
     if !rest.is_empty() {
         let mut padded = [0f32; LANES];
         padded[..rest.len()].copy_from_slice(rest);
-        s.store(f(s.load(&padded)), &mut padded);
+        s.store(f.of(s, s.load(&padded)), &mut padded);
         rest.copy_from_slice(&padded[..rest.len()]);
     }
 }
@@ -101,6 +109,18 @@ pub(crate) fn fold<S: Simd>(
         sum = f(sum, s.load(&padded));
     }
     sum
+}
+
+/// `e^(x - max)`: the weights of a softmax before they are divided by their sum.
+pub(crate) struct ExpBelow {
+    pub(crate) max: f32,
+}
+
+impl Map for ExpBelow {
+    #[inline(always)]
+    fn of<S: Simd>(&self, s: S, v: S::V) -> S::V {
+        exp(s, s.sub(v, s.splat(self.max)))
+    }
 }
 
 /// The greatest element; NaN never wins.

@@ -2,7 +2,7 @@
 
 use crate::Pool;
 use crate::arch::{Kernel, Simd};
-use crate::math::{exp, fold, greatest, update};
+use crate::math::{ExpBelow, fold, greatest, update};
 use crate::share::{Shared, row_chunks};
 
 /// `out = x / sqrt(mean(x²) + eps) * weight` for every row of `dim` elements.
@@ -125,9 +125,8 @@ impl Kernel for Softmax<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let max = greatest(s, self.x);
-        self.out.iter_mut().zip(self.x).for_each(|(o, x)| *o = x - max);
-        update(s, self.out, |v| exp(s, v));
+        self.out.copy_from_slice(self.x);
+        update(s, self.out, &ExpBelow { max: greatest(s, self.x) });
         let sum = s.sum(fold(s, self.out, 0.0, s.splat(0.0), |sum, v| s.add(sum, v)));
         self.out.iter_mut().for_each(|o| *o /= sum);
     }

@@ -4,9 +4,9 @@
 
 use std::ops::Range;
 
-use super::{Attention, SPAN, vector};
+use super::{Attention, SPAN, SoftCap, vector};
 use crate::arch::{Kernel, LANES, Simd};
-use crate::math::{exp, fold, greatest, tanh, update};
+use crate::math::{ExpBelow, fold, greatest, update};
 use crate::scratch::Scratch;
 
 /// The group of query heads of cache head `head` at query `t` over the visible ones of `slots`, at
@@ -82,11 +82,10 @@ impl Span<'_> {
         for (scores, out) in scores.chunks_exact_mut(SPAN).zip(out.chunks_exact_mut(size)) {
             let scores = &mut scores[..count];
             if let Some(cap) = softcap {
-                let (c, inverse) = (s.splat(cap), s.splat(1.0 / cap));
-                update(s, scores, |v| s.mul(c, tanh(s, s.mul(v, inverse))));
+                update(s, scores, &SoftCap { cap });
             }
             let max = greatest(s, scores);
-            update(s, scores, |v| exp(s, s.sub(v, s.splat(max))));
+            update(s, scores, &ExpBelow { max });
             out[0] = max;
             out[1] = s.sum(fold(s, scores, 0.0, s.splat(0.0), |sum, v| s.add(sum, v)));
         }

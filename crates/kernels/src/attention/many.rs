@@ -5,10 +5,10 @@
 
 use std::ops::Range;
 
-use super::{Attention, Cache, vector};
+use super::{Attention, Cache, SoftCap, vector};
 use crate::arch::{Kernel, LANES, Simd};
 use crate::gemm::{PANEL, Tile, WIDTH};
-use crate::math::{exp, tanh};
+use crate::math::{Map, exp};
 use crate::scratch::Scratch;
 use crate::share::Shared;
 
@@ -160,7 +160,7 @@ impl<V: Copy> Softmax<V> {
                 let score = &mut scores.as_chunks_mut().0[half];
                 let mut v = s.mul(s.load(score), scale);
                 if let Some(cap) = args.softcap {
-                    v = s.mul(s.splat(cap), tanh(s, s.mul(v, s.splat(1.0 / cap))));
+                    v = SoftCap { cap }.of(s, v);
                 }
                 // Slot numbers below 2^24 are exact in single precision.
                 let slot = s.splat(slot as f32);
