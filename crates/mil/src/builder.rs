@@ -172,9 +172,8 @@ impl<'w> FunctionBuilder<'w> {
 
     /// Gives value `v` the name `name` (made unique), such as an output's public name.
     pub fn rename(&mut self, v: ValueId, name: &str) {
-        let name = self.unique(name);
         self.names.remove(&self.function.values[v].name);
-        self.function.values[v].name = name;
+        self.function.values[v].name = self.unique(name);
     }
 
     fn current_block(&mut self) -> &mut Block {
@@ -323,6 +322,27 @@ impl OpBuilder<'_, '_> {
                 format!("{} has {} results where one is used", kind.name(), other.len()),
             )
             .in_function(&name)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TensorType;
+    use tensor::DType;
+
+    #[test]
+    fn names_are_kept_unique() {
+        let mut weights = WeightStore::new();
+        let mut b = FunctionBuilder::new("main", Opset::Ios18, &mut weights);
+        let x = b.input("x", TensorType::new(DType::F32, [1]));
+        let y = b.op(OpKind::Abs).arg("x", x).name("y").result().unwrap();
+        let name = |b: &FunctionBuilder<'_>, v| b.function().values[v].name.clone();
+        // A value keeps the name it has, takes a free one, and not that of another.
+        for (wanted, given) in [("y", "y"), ("out", "out"), ("y", "y"), ("x", "x_1")] {
+            b.rename(y, wanted);
+            assert_eq!(name(&b, y), given);
         }
     }
 }

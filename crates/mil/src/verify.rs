@@ -6,8 +6,8 @@ use cranelift_entity::EntitySet;
 
 use crate::ops::Domain;
 use crate::{
-    Arg, Block, Error, Function, Literal, OpError, OpId, OpView, Operation, Param, Program, Result,
-    Type, ValueDef, ValueId,
+    Arg, Block, Error, Function, Literal, OpError, OpId, OpKind, OpView, Operation, Param, Program,
+    Result, Type, ValueDef, ValueId,
 };
 
 /// Checks a whole program. Its invariants:
@@ -297,8 +297,16 @@ fn check_arg(op: &OpView<'_>, param: &Param, arg: &Arg) -> Result<(), OpError> {
 /// Whether an argument is made by an operation that decompresses a constant.
 fn is_compressed(op: &OpView<'_>, arg: &Arg) -> bool {
     let Arg::Value(v) = arg else { return false };
-    match op.function.values[*v].def {
-        ValueDef::Result(id, _) => op.function.ops[id].kind.name().starts_with("constexpr_"),
-        ValueDef::Param => false,
-    }
+    let ValueDef::Result(id, _) = op.function.values[*v].def else { return false };
+    use OpKind::*;
+    matches!(
+        op.function.ops[id].kind,
+        ConstexprBlockwiseShiftScale
+            | ConstexprLutToDense
+            | ConstexprSparseToDense
+            | ConstexprLutToSparse
+            | ConstexprSparseBlockwiseShiftScale
+            | ConstexprAffineDequantize
+            | ConstexprCast
+    )
 }

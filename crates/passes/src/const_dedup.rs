@@ -57,6 +57,7 @@ impl Pass for ConstDedup {
         rewrite::remove_ops(function, &moved);
         let kept = ids.iter().copied().filter(|id| !gone.contains(id));
         function.body.ops.splice(..0, kept);
+        rewrite::make_names_unique(function);
         Ok(gone.len())
     }
 }

@@ -66,6 +66,34 @@ pub(crate) fn for_each_block(function: &Function, f: &mut dyn FnMut(&Block)) {
     walk(function, &function.body, f);
 }
 
+/// Gives values whose name another one has a name of their own; inputs and outputs keep theirs.
+///
+/// Blocks that do not see each other may use one name twice. A pass that moves operations out of
+/// their block must call this.
+pub(crate) fn make_names_unique(function: &mut Function) {
+    let mut values = Vec::new();
+    for_each_block(function, &mut |b| {
+        values.extend(&b.params);
+        values.extend(b.ops.iter().flat_map(|&op| &function.ops[op].outputs));
+    });
+    let public: Vec<ValueId> =
+        function.inputs.iter().chain(&function.body.outputs).copied().collect();
+    let mut names: HashSet<String> =
+        public.iter().map(|&v| function.values[v].name.clone()).collect();
+    for v in values {
+        if public.contains(&v) {
+            continue;
+        }
+        let own = function.values[v].name.clone();
+        let numbered = (1..).map(|n| format!("{own}_{n}"));
+        let mut free = std::iter::once(own.clone()).chain(numbered);
+        if let Some(name) = free.find(|name| !names.contains(name)) {
+            names.insert(name.clone());
+            function.values[v].name = name;
+        }
+    }
+}
+
 /// Renumbers values and operations densely, dropping those that stand in no block.
 pub(crate) fn compact(function: &mut Function) {
     let mut new = Function::new(function.opset);

@@ -5,8 +5,10 @@ use mil::eval::Arithmetic;
 use mil::{FunctionBuilder, Literal, OpKind, Opset, Program, TensorType, ValueId};
 use proptest::prelude::*;
 use rigel_passes::{PASSES, Pass, pass, pipelines, run};
-use tensor::DType;
-use testkit::{Case, InterpreterBackend, Tolerance, cases, compare, random_program, run_case};
+use tensor::{Bytes, DType, Tensor};
+use testkit::{
+    Case, InterpreterBackend, Step, Tolerance, cases, compare, random_program, run_case,
+};
 
 /// `chosen` with the passes before it that it needs.
 fn with_requirements(chosen: &'static dyn Pass) -> Vec<&'static dyn Pass> {
@@ -131,6 +133,38 @@ fn equal_constants_are_one() {
         Ok(vec![binary(f, OpKind::Add, y, b)])
     });
     assert_eq!(kinds_after("const_dedup", p), [OpKind::Const, OpKind::Mul, OpKind::Add]);
+}
+
+#[test]
+fn constants_of_one_name_leave_their_blocks() {
+    // Two constants called `k`, which no place sees together, one of which equals another constant.
+    let text = "program(1.3)\n[]\n{\n    func main<ios18>(bool p, tensor<fp32, [2]> x) {
+        fp32 one = const()[val = fp32(0x1p+0)];
+        tensor<fp32, [2]> y = cond(pred = p)
+            () {
+                fp32 k = const()[val = fp32(0x1p+0)];
+                tensor<fp32, [2]> a = add(x = x, y = k);
+            } -> (a)
+            () {
+                fp32 k = const()[val = fp32(0x1p+1)];
+                tensor<fp32, [2]> a = add(x = x, y = k);
+            } -> (a);
+        fp32 k = const()[val = fp32(0x1p+2)];
+        tensor<fp32, [2]> z = mul(x = y, y = k);
+        tensor<fp32, [2]> w = sub(x = z, y = one);
+    } -> (w);\n}";
+    let program = mil::text::parse(text, &mil::text::NoBlobs).unwrap().program;
+    let steps = [true, false].map(|p| Step {
+        function: "main".into(),
+        inputs: std::collections::BTreeMap::from([
+            ("p".into(), Tensor::new(DType::Bool, &[], Bytes::copy_from(&[p.into()])).unwrap()),
+            ("x".into(), Tensor::from_slice(&[2], &[1f32, 3.0]).unwrap()),
+        ]),
+    });
+    let (name, tolerance) = ("nested constants".into(), Tolerance::EXACT);
+    let case = Case { name, program, steps: steps.into(), tolerance };
+    assert_eq!(check(&case, pipelines::OPTIMIZE), Ok(()));
+    assert_eq!(check(&case, pipelines::PLAIN), Ok(()));
 }
 
 #[test]

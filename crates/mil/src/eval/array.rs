@@ -3,7 +3,8 @@
 use half::{bf16, f16};
 use tensor::{AlignedBuf, Bytes, DType, Tensor};
 
-use super::index::{Strided, broadcast_shape};
+use super::functions;
+use super::index::{Strided, bounded, broadcast_shape};
 use crate::OpError;
 
 /// Elements of an array, by kind of type.
@@ -138,10 +139,10 @@ impl Array {
                 v.iter().for_each(|x| bytes.extend((*x as f32).to_le_bytes()))
             }
             (Data::Float(v), DType::F16) => {
-                v.iter().for_each(|x| bytes.extend(f16::from_f64(*x).to_le_bytes()))
+                v.iter().for_each(|x| bytes.extend(functions::half(*x).to_le_bytes()))
             }
             (Data::Float(v), DType::Bf16) => {
-                v.iter().for_each(|x| bytes.extend(bf16::from_f64(*x).to_le_bytes()))
+                v.iter().for_each(|x| bytes.extend(functions::brain(*x).to_le_bytes()))
             }
             (Data::Int(v), d) if d.block_len() == 1 => {
                 v.iter().for_each(|x| bytes.extend(&x.to_le_bytes()[..d.block_bytes()]));
@@ -157,6 +158,22 @@ impl Array {
         buf.copy_from_slice(&bytes);
         Tensor::new(self.dtype, &self.shape, Bytes::from_buf(buf))
             .map_err(|e| OpError::invalid(e.to_string()))
+    }
+
+    /// Zeros (`false`, no text).
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub(crate) fn zeros(dtype: DType, shape: &[usize]) -> Result<Self, OpError> {
+        bounded(shape)?;
+        let n = shape.iter().product();
+        let data = match dtype {
+            DType::Bool => Data::Bool(vec![false; n]),
+            DType::Str => Data::Str(vec![String::new(); n]),
+            d if d.is_int() => Data::Int(vec![0; n]),
+            _ => Data::Float(vec![0.0; n]),
+        };
+        Ok(Array { dtype, shape: shape.to_vec(), data })
     }
 
     /// Number of elements.

@@ -156,7 +156,7 @@ impl Array {
     /// # Errors
     /// When the numbers of elements differ.
     pub(crate) fn reshaped(&self, shape: &[usize]) -> Result<Array, OpError> {
-        if shape.iter().product::<usize>() != self.len() {
+        if tensor::element_count(shape) != Some(self.len()) {
             return Err(OpError::invalid(format!(
                 "{:?} does not have as many elements as {shape:?}",
                 self.shape

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use half::{bf16, f16};
 use tensor::{DType, WeightStore};
 
 mod array;
@@ -39,8 +38,8 @@ impl Arithmetic {
     fn round(self, dtype: DType, x: f64) -> f64 {
         match (self, dtype) {
             (Arithmetic::Exact, _) | (_, DType::F64) => x,
-            (Arithmetic::Fp16, DType::F16) => f16::from_f64(x).to_f64(),
-            (Arithmetic::Fp16, DType::Bf16) => bf16::from_f64(x).to_f64(),
+            (Arithmetic::Fp16, DType::F16) => functions::half(x).to_f64(),
+            (Arithmetic::Fp16, DType::Bf16) => functions::brain(x).to_f64(),
             _ => f64::from(x as f32),
         }
     }
@@ -454,7 +453,7 @@ pub fn run_op(
 /// Zeroed memory for the states of function `name`.
 ///
 /// # Errors
-/// When the function is missing or a state's size is not fixed.
+/// When the function is missing, or a state's size is not fixed or too large.
 pub fn new_states(program: &Program, name: &str) -> Result<States> {
     let invalid = |m: String| Error::new(crate::ErrorKind::Invalid, m);
     let function =
@@ -466,10 +465,11 @@ pub fn new_states(program: &Program, name: &str) -> Result<States> {
         let shape = ty.fixed_shape().ok_or_else(|| {
             invalid(format!("state {} has no fixed size: {ty}", data.name)).in_function(name)
         })?;
-        let n = shape.iter().product();
-        let data_of =
-            if ty.dtype.is_int() { Data::Int(vec![0; n]) } else { Data::Float(vec![0.0; n]) };
-        states.insert(data.name.clone(), Array { dtype: ty.dtype, shape, data: data_of });
+        let place = |e: OpError| {
+            Error::new(e.kind, format!("state {}: {}", data.name, e.message)).in_function(name)
+        };
+        let zeros = Array::zeros(ty.dtype, &shape).map_err(place)?;
+        states.insert(data.name.clone(), zeros);
     }
     Ok(states)
 }

@@ -40,14 +40,7 @@ fn check_index(op: &OpView<'_>, name: &str) -> Result<(), OpError> {
 /// What stands in a list before anything is written: zeros, none of them along unknown sizes.
 fn blank(item: &TensorType) -> Result<Value, OpError> {
     let shape: Vec<usize> = item.shape.iter().map(|d| d.fixed().unwrap_or(0)).collect();
-    bounded(&shape)?;
-    let n = shape.iter().product();
-    let data = match item.dtype {
-        DType::Bool => Data::Bool(vec![false; n]),
-        d if d.is_int() => Data::Int(vec![0; n]),
-        _ => Data::Float(vec![0.0; n]),
-    };
-    Ok(Array { dtype: item.dtype, shape, data }.into())
+    Ok(Array::zeros(item.dtype, &shape)?.into())
 }
 
 fn put(items: &mut Vec<Value>, index: i64, item: &TensorType, value: Value) -> Result<(), OpError> {

@@ -2,12 +2,11 @@
 
 use std::fmt::{self, Write};
 
-use half::{bf16, f16};
 use tensor::{DType, Tensor};
 
 use super::hexfloat;
 use super::lexer::Token;
-use crate::eval::{tensor_floats, tensor_ints};
+use crate::eval::{functions, tensor_floats, tensor_ints};
 
 /// Gathers the bytes of a tensor, element by element.
 pub(super) struct ElementWriter {
@@ -74,12 +73,12 @@ impl ElementWriter {
         let x = x.ok_or_else(|| format!("a float is needed, not {}", token.describe()))?;
         let fits = match self.dtype {
             DType::F16 => {
-                let rounded = f16::from_f64(x);
+                let rounded = functions::half(x);
                 self.bytes.extend(rounded.to_le_bytes());
                 rounded.is_finite()
             }
             DType::Bf16 => {
-                let rounded = bf16::from_f64(x);
+                let rounded = functions::brain(x);
                 self.bytes.extend(rounded.to_le_bytes());
                 rounded.is_finite()
             }
