@@ -13,8 +13,10 @@ use crate::ops::attention::AngleTables;
 use crate::ops::convert::{Narrow, Widen};
 use crate::ops::linear;
 use crate::plan::{Held, InterpretedStep, NativeStep, Output, Place, Plan, Step};
+use crate::sizes::aligned;
 
-/// Lowers function `name` of `program`, whose sizes are fixed as far as they can be.
+/// Lowers function `name` of `program`, whose sizes are fixed as far as they can be; also tells which
+/// operations are left to the interpreter.
 pub(crate) fn lower(
     program: &Program,
     name: &str,
@@ -44,7 +46,7 @@ pub(crate) fn lower(
     (plan, fallbacks)
 }
 
-/// The natively bound form of an operation, or why there is none; for reports that need no plan.
+/// The operations of `function` that no kernel runs, and why; for reports that need no plan.
 pub(crate) fn reasons(
     program: &Program,
     function: &Function,
@@ -306,7 +308,11 @@ impl<'a> Lowering<'a> {
     }
 
     fn view(&mut self, id: OpId, of: &Operand, offsets: &[usize]) -> Bind<()> {
-        let base = self.operand(id, of)?;
+        let base = match &of.source {
+            // What reads the results cannot know that they lie in a file.
+            Source::Const(tensor) => self.memory.constant(aligned(tensor)?),
+            _ => self.operand(id, of)?,
+        };
         for (&v, offset) in self.function.ops[id].outputs.iter().zip(offsets) {
             let (dtype, shape) = fixed(self.function.ty(v))?;
             let len = dtype.byte_len(shape.iter().product()).unwrap_or(0);

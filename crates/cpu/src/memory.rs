@@ -1,4 +1,4 @@
-//! Memory of a run: which buffers share memory in place, and where each lies in the arena.
+//! Memory of a run: where each buffer lies in the arena, and the arena cut into what a step reads and writes.
 
 use std::ops::Range;
 

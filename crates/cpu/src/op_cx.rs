@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use mil::{Arg, Literal, OpError, OpView, Operation, Type};
-use tensor::{Bytes, DType, Tensor};
+use tensor::{DType, Tensor};
 
 use crate::kernel::{Operand, Source};
+use crate::sizes::aligned;
 
 /// Why an operation is not run natively.
 #[derive(Clone, PartialEq, Debug)]
@@ -32,11 +33,11 @@ impl From<String> for Reason {
 /// Result of binding.
 pub(crate) type Bind<T> = Result<T, Reason>;
 
-/// Constants converted to the form that kernels take, each once, by the memory they were made from.
+/// Constants converted to the form that kernels take, each once, by the memory and type they were made from.
 #[derive(Default)]
 pub(crate) struct Constants {
     /// The original is kept, so that its address stays its own.
-    converted: HashMap<(usize, usize), (Tensor, Tensor)>,
+    converted: HashMap<(usize, usize, DType), (Tensor, Tensor)>,
 }
 
 impl Constants {
@@ -45,7 +46,7 @@ impl Constants {
         if tensor.as_slice::<f32>().is_ok() {
             return Ok(tensor.clone());
         }
-        let key = (tensor.bytes().as_ptr() as usize, tensor.bytes().len());
+        let key = (tensor.bytes().as_ptr() as usize, tensor.bytes().len(), tensor.dtype());
         if let Some((_, done)) = self.converted.get(&key) {
             return Ok(done.reshaped(tensor.shape()).map_err(|e| e.to_string())?);
         }
@@ -140,11 +141,10 @@ impl<'a> OpCx<'a> {
     fn resolve(&self, literal: &Literal) -> Bind<Tensor> {
         let tensor = literal.resolve(self.view.weights);
         let tensor = tensor.ok_or("a constant that is not a tensor")?;
-        if tensor.dtype() == DType::I32 && tensor.as_slice::<i32>().is_err() {
-            let copy = Bytes::copy_from(tensor.bytes());
-            let aligned = Tensor::new(DType::I32, tensor.shape(), copy);
-            return Ok(aligned.map_err(|e| e.to_string())?);
+        if tensor.dtype() == DType::I32 {
+            return Ok(aligned(tensor)?);
         }
+        // Weights are read where they lie, however that is aligned.
         Ok(tensor.clone())
     }
 }

@@ -95,7 +95,8 @@ impl CpuRunnable {
             Some(i) => self.plans[i..].rotate_left(1),
             None => {
                 let single = self.program.specialize_function(&key.function, &key.sizes)?;
-                let (plan, _) = lower::lower(&single, &key.function, &mut self.constants);
+                let (plan, reasons) = lower::lower(&single, &key.function, &mut self.constants);
+                self.report(&key.function, &single, reasons);
                 if self.plans.len() >= KEPT_PLANS {
                     self.drop_oldest();
                 }
@@ -107,6 +108,17 @@ impl CpuRunnable {
         }
         let last = self.plans.last().map(|(_, plan)| plan);
         last.ok_or_else(|| ExecError::NoFunction(key.function.clone()))
+    }
+
+    /// Adds to the fallbacks those that only these sizes, or a neighbour's, lead to.
+    fn report(&mut self, name: &str, single: &Program, reasons: Vec<(OpId, Reason)>) {
+        let Some(function) = single.functions.get(name) else { return };
+        for found in reasons.into_iter().map(|r| fallback(name, function, r)) {
+            let same = |f: &Fallback| f.function == name && f.operation == found.operation;
+            if !self.fallbacks.iter().any(same) {
+                self.fallbacks.push(found);
+            }
+        }
     }
 
     /// Drops the plan not used for longest among those whose sizes came from inputs.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use exec::{ExecError, Result, Tensors};
 use mil::{Dim, Function, TensorType, Type};
-use tensor::{Bytes, DType, Tensor};
+use tensor::{Bytes, Tensor};
 
 /// The tensor inputs of `function` in order, checked against its types, and the sizes of symbols.
 ///
@@ -70,16 +70,13 @@ fn bind(
     Ok(())
 }
 
-/// `tensor`, copied if it lies in a file where kernels could not read its elements.
-fn aligned(tensor: &Tensor) -> Result<Tensor, String> {
-    let fits = match tensor.dtype() {
-        DType::F32 => tensor.as_slice::<f32>().is_ok(),
-        DType::I32 => tensor.as_slice::<i32>().is_ok(),
-        _ => !tensor.bytes().is_mapped(),
-    };
+/// `tensor`, copied if it lies where kernels could not read its elements.
+pub(crate) fn aligned(tensor: &Tensor) -> Result<Tensor, String> {
+    let dtype = tensor.dtype();
+    let at = tensor.bytes().as_ptr().addr();
+    let fits = dtype.block_len() != 1 || at.is_multiple_of(dtype.block_bytes());
     if fits {
         return Ok(tensor.clone());
     }
-    Tensor::new(tensor.dtype(), tensor.shape(), Bytes::copy_from(tensor.bytes()))
-        .map_err(|e| e.to_string())
+    Tensor::new(dtype, tensor.shape(), Bytes::copy_from(tensor.bytes())).map_err(|e| e.to_string())
 }

@@ -43,7 +43,8 @@ pub trait Runnable: Send {
     /// `state` is then unspecified.
     fn run(&mut self, function: &str, inputs: &Tensors, state: &mut State) -> Result<Tensors>;
 
-    /// Operations that run through the reference interpreter, and why.
+    /// Operations that run through the reference interpreter, and why: those known from the program,
+    /// and those that the sizes of a run led to.
     fn fallbacks(&self) -> &[Fallback];
 }
 

@@ -48,10 +48,10 @@ impl State {
                 let error = |message| ExecError::State { state: name.to_owned(), message };
                 let shape =
                     ty.fixed_shape().ok_or_else(|| error(format!("size is not fixed: {ty}")))?;
-                let len = tensor::element_count(&shape)
+                let data = tensor::element_count(&shape)
                     .and_then(|n| ty.dtype.byte_len(n))
+                    .and_then(AlignedBuf::try_zeroed)
                     .ok_or_else(|| error(format!("{ty} does not fit in memory")))?;
-                let data = AlignedBuf::zeroed(len);
                 Ok(StateBuffer { dtype: ty.dtype, shape, data })
             })
             .collect::<Result<_>>()?;
@@ -130,4 +130,25 @@ impl State {
 
 fn missing(name: &str) -> ExecError {
     ExecError::State { state: name.to_owned(), message: "does not exist".into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mil::{FunctionBuilder, Opset, Type};
+
+    #[test]
+    fn a_state_that_no_memory_holds() {
+        for slots in [1usize << 50, usize::MAX] {
+            let mut program = Program::default();
+            let mut f = FunctionBuilder::new("main", Opset::Ios18, &mut program.weights);
+            f.input("cache", Type::State(TensorType::new(DType::F16, [slots, 2])));
+            let function = f.finish(Vec::new());
+            program.functions.insert("main".to_owned(), function);
+            let Err(e) = State::new(&program) else { panic!("{slots} slots") };
+            assert!(
+                e.to_string().starts_with("state cache: ") && e.to_string().ends_with("memory")
+            );
+        }
+    }
 }

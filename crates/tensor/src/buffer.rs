@@ -42,8 +42,18 @@ pub struct AlignedBuf {
 impl AlignedBuf {
     /// `len` zero bytes. Pages are untouched until written, so that a large cache costs nothing
     /// before it is used.
+    ///
+    /// # Panics
+    /// When there is not so much memory; see [`AlignedBuf::try_zeroed`].
     pub fn zeroed(len: usize) -> Self {
         AlignedBuf { lines: bytemuck::zeroed_vec(len.div_ceil(64)), len }
+    }
+
+    /// As [`AlignedBuf::zeroed`], `None` when there is not so much memory: for lengths that a file or a
+    /// user chose.
+    pub fn try_zeroed(len: usize) -> Option<Self> {
+        let lines = bytemuck::try_zeroed_vec(len.div_ceil(64)).ok()?;
+        Some(AlignedBuf { lines, len })
     }
 }
 

@@ -5,8 +5,8 @@ use crate::{AlignedBuf, Bytes, DType, Element};
 /// Why bytes, a type and a shape do not make a tensor, or cannot be viewed as asked.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TensorError {
-    /// The shape's element count or byte length does not fit in memory, or cuts a block.
-    #[error("{dtype} tensor of shape {shape:?} has no valid byte length")]
+    /// The shape's element count or byte length does not fit in memory, or it cuts a block.
+    #[error("a {dtype} tensor of shape {shape:?} does not fit in memory or cuts a block")]
     BadShape {
         /// Element type.
         dtype: DType,
@@ -85,8 +85,9 @@ impl Tensor {
     /// # Errors
     /// When the size does not fit in memory.
     pub fn zeros(dtype: DType, shape: &[usize]) -> Result<Self, TensorError> {
-        let len = byte_len(dtype, shape)?;
-        Ok(Tensor { dtype, shape: shape.to_vec(), data: Bytes::from_buf(AlignedBuf::zeroed(len)) })
+        let buf = AlignedBuf::try_zeroed(byte_len(dtype, shape)?);
+        let bad = || TensorError::BadShape { dtype, shape: shape.to_vec() };
+        Ok(Tensor { dtype, shape: shape.to_vec(), data: Bytes::from_buf(buf.ok_or_else(bad)?) })
     }
 
     /// A tensor holding a copy of `values`.
@@ -159,6 +160,7 @@ mod tests {
             Tensor::zeros(DType::F32, &[usize::MAX, 2]),
             Err(TensorError::BadShape { .. })
         ));
+        assert!(matches!(Tensor::zeros(DType::U8, &[1 << 50]), Err(TensorError::BadShape { .. })));
         // 64 elements are whole Q4_1 blocks in number, but not row by row.
         assert!(matches!(Tensor::zeros(DType::Q4_1, &[4, 16]), Err(TensorError::BadShape { .. })));
     }

@@ -189,6 +189,9 @@ pub(crate) fn rope(cx: &mut OpCx<'_>) -> Bind<Native> {
     if b != 1 {
         return Err(format!("a batch of {b}").into());
     }
+    if heads * dim == 0 {
+        return Err("rows without elements".into());
+    }
     let Source::Value(positions) = positions(cx)?.source else {
         return Err("positions are a constant".into());
     };

@@ -189,11 +189,11 @@ pub(crate) enum Function1 {
     /// `x²`.
     Square,
     /// `1 / (x + epsilon)`.
-    Inverse(f32),
+    Inverse(f64),
     /// Logarithm of `x + epsilon`.
-    Log(f32),
+    Log(f64),
     /// `1 / sqrt(x + epsilon)`.
-    Rsqrt(f32),
+    Rsqrt(f64),
     /// Confined to a range.
     Clip(f32, f32),
 }
@@ -206,11 +206,11 @@ pub(crate) fn unary(cx: &mut OpCx<'_>, function: Function1) -> Bind<Native> {
 /// Binds `inverse`, `log` or `rsqrt`, whose `epsilon` is added to `x`; `default` if it is not given.
 pub(crate) fn with_epsilon(
     cx: &mut OpCx<'_>,
-    function: fn(f32) -> Function1,
+    function: fn(f64) -> Function1,
     default: f64,
 ) -> Bind<Native> {
     let epsilon = cx.view.float("epsilon")?.unwrap_or(default);
-    unary(cx, function(epsilon as f32))
+    unary(cx, function(epsilon))
 }
 
 /// Binds `clip`.
@@ -243,10 +243,21 @@ impl Unary {
             Function1::Exp2 => each(&f32::exp2, out),
             Function1::Sqrt => each(&f32::sqrt, out),
             Function1::Square => each(&|v| v * v, out),
-            Function1::Inverse(epsilon) => each(&|v| 1.0 / (v + epsilon), out),
-            Function1::Log(epsilon) => each(&|v| (v + epsilon).ln(), out),
-            Function1::Rsqrt(epsilon) => each(&|v| 1.0 / (v + epsilon).sqrt(), out),
-            Function1::Clip(low, high) => each(&|v| v.max(low).min(high), out),
+            // In double precision: beside zero the result is that of epsilon, which a single may not hold.
+            Function1::Inverse(epsilon) => each(&|v| (f64::from(v) + epsilon).recip() as f32, out),
+            Function1::Log(epsilon) => each(&|v| (f64::from(v) + epsilon).ln() as f32, out),
+            Function1::Rsqrt(epsilon) => {
+                each(&|v| (f64::from(v) + epsilon).sqrt().recip() as f32, out);
+            }
+            // NaN passes.
+            Function1::Clip(low, high) => each(
+                &|v| match v {
+                    _ if v < low => low,
+                    _ if v > high => high,
+                    _ => v,
+                },
+                out,
+            ),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Operations that move elements: transpose, slices, split, concat, gather.
 
-use mil::{OpError, OpKind};
+use mil::{OpError, OpKind, Opset};
 use tensor::DType;
 
 use super::strided::{Walk, row_major};
@@ -156,7 +156,8 @@ pub(crate) fn gather(cx: &OpCx<'_>) -> Bind<Binding> {
     }
     let axis = cx.view.axis(cx.view.int("axis")?.unwrap_or(0), x.shape.len())?;
     let inner = x.shape[axis + 1..].iter().product::<usize>() * element(x.dtype)?;
-    Ok(Native::moves(Gather { size: x.shape[axis], inner }, vec![x, indices]).into())
+    let from_end = cx.view.function.opset < Opset::Ios17;
+    Ok(Native::moves(Gather { size: x.shape[axis], inner, from_end }, vec![x, indices]).into())
 }
 
 struct Gather {
@@ -164,6 +165,8 @@ struct Gather {
     size: usize,
     /// Bytes of one.
     inner: usize,
+    /// Whether negative indices count from the end.
+    from_end: bool,
 }
 
 impl Kernel for Gather {
@@ -185,9 +188,10 @@ impl Kernel for Gather {
 }
 
 impl Gather {
-    /// The entry that `index` means; a negative one counts from the end.
+    /// The entry that `index` means.
     fn entry(&self, index: i32) -> Result<usize, OpError> {
-        let resolved = if index < 0 { i64::from(index) + self.size as i64 } else { index.into() };
+        let from_end = index < 0 && self.from_end;
+        let resolved = i64::from(index) + if from_end { self.size as i64 } else { 0 };
         let entry = usize::try_from(resolved).ok().filter(|&i| i < self.size);
         entry.ok_or_else(|| {
             OpError::invalid(format!("index {index} is out of range for {} entries", self.size))

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod cases;
+mod edges;
 mod errors;
 mod tiny;
 mod transformer;

@@ -134,7 +134,8 @@ impl Simd for Neon {
     }
     #[inline(always)]
     fn scale_by_power(self, v: V, n: V) -> V {
-        let exponent = each!(vaddq_s32, each!(vcvtq_s32_f32, n), [op!(vdupq_n_s32(127)); 4]);
+        let bias = [op!(vdupq_n_s32(127)); 4];
+        let exponent = each!(vaddq_s32, each!(vcvtq_s32_f32, n), bias);
         let bits = op!([
             vshlq_n_s32::<23>(exponent[0]),
             vshlq_n_s32::<23>(exponent[1]),
