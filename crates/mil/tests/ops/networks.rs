@@ -140,6 +140,18 @@ fn recurrent() -> Vec<Case> {
     let (one, back_one) = (lstm((0.0, 0.5), 1.0), lstm((0.0, 0.0), 2.0));
     let (two, back_two) = (lstm(one, 2.0), lstm(back_one, 1.0));
     let pair = |a: f64, b: f64| f32s(&[1, 2], [a, b]);
+    let swapped = |after: bool| {
+        let mut swap = [0.0; 12];
+        (swap[5], swap[6]) = (1.0, 1.0);
+        let args = vec![
+            ("initial_h", pair(2.0, 4.0).into()),
+            ("weight_ih", matrix(6, &[0.0, 1.0, 0.0, 0.0, 0.0, 0.0])),
+            ("weight_hh", matrix(6, &swap)),
+            ("reset_after", mil::Literal::bool(after).into()),
+            linear(),
+        ];
+        with(x(steps(&[3f64.ln()])), args)
+    };
     let cell = || ("cell_activation", str("linear"));
     let both = |h: Array, c: Array, more| {
         let args = vec![("initial_h", h.into()), ("initial_c", c.into()), cell()];
@@ -172,6 +184,9 @@ fn recurrent() -> Vec<Case> {
             ),
             vec![steps(&[after]), last(after)],
         ),
+        // Two units that see each other, their reset gates 1/2 and 3/4, the others 1/2.
+        (Gru, swapped(false), vec![f32s(&[1, 1, 2], [2.5, 2.5]), pair(2.5, 2.5)]),
+        (Gru, swapped(true), vec![f32s(&[1, 1, 2], [2.0, 2.75]), pair(2.0, 2.75)]),
         (
             Lstm,
             both(last(0.0), last(0.5), vec![sequence()]),
