@@ -48,6 +48,13 @@ pub struct ChatTemplate {
 
 /// The name of the one template in the environment.
 const NAME: &str = "chat_template";
+/// Work that one rendering may do: about as many instructions, or 64 bytes each. Templates come from strangers, and
+/// one that does not end or doubles a text without end must fail; this is a second's work, or 256 MB.
+const FUEL: u64 = 4_000_000;
+/// Bytes that `tojson` may write at once; fuel counts only what a filter returns.
+const MAX_JSON: usize = 16 << 20;
+/// Spaces that `tojson` may indent by.
+const MAX_INDENT: usize = 64;
 /// The key of GGUF metadata.
 const GGUF_KEY: &str = "tokenizer.chat_template";
 
@@ -63,6 +70,7 @@ impl ChatTemplate {
         environment.set_syntax(syntax.map_err(|e| Error::bug(one_line(&e)))?);
         environment
             .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_fuel(Some(FUEL));
         environment.add_filter("tojson", to_json);
         environment.add_function(
             "raise_exception",
@@ -158,6 +166,9 @@ fn of_config(path: &Path) -> Result<Option<String>> {
 }
 
 fn one_line(error: &minijinja::Error) -> String {
+    if error.kind() == JinjaErrorKind::OutOfFuel {
+        return "does not end, or makes more text than a conversation can have".to_owned();
+    }
     let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     let place = error.line().map(|line| format!(" (line {line})")).unwrap_or_default();
     format!("{detail}{place}").replace('\n', " ")
@@ -178,11 +189,15 @@ fn to_json(value: &Value, options: Kwargs) -> Result<String, minijinja::Error> {
         options.get::<Option<Value>>(ignored)?;
     }
     options.assert_all_used()?;
-    let mut out = Vec::new();
+    let mut out = Bounded(Vec::new());
     let bad = |e: serde_json::Error| {
         minijinja::Error::new(JinjaErrorKind::BadSerialization, e.to_string())
     };
     match indent {
+        Some(width) if width > MAX_INDENT => {
+            let why = format!("tojson indents by {width}, at most {MAX_INDENT}");
+            return Err(minijinja::Error::new(JinjaErrorKind::InvalidOperation, why));
+        }
         Some(width) => {
             let pad = " ".repeat(width);
             let pretty = serde_json::ser::PrettyFormatter::with_indent(pad.as_bytes());
@@ -194,8 +209,25 @@ fn to_json(value: &Value, options: Kwargs) -> Result<String, minijinja::Error> {
             value.serialize(&mut json).map_err(bad)?;
         }
     }
-    String::from_utf8(out)
+    String::from_utf8(out.0)
         .map_err(|e| minijinja::Error::new(JinjaErrorKind::BadSerialization, e.to_string()))
+}
+
+/// Takes bytes up to [`MAX_JSON`].
+struct Bounded(Vec<u8>);
+
+impl std::io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.0.len() + bytes.len() > MAX_JSON {
+            return Err(std::io::Error::other(format!("tojson makes over {MAX_JSON} bytes")));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// One line with a space after `,` and `:`.

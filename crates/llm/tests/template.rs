@@ -59,6 +59,34 @@ fn what_is_missing_or_broken_is_said() {
     assert!(error.contains("stories260K.bin: the model has no chat template"), "{error}");
 }
 
+/// Templates come from strangers: neither time nor memory is theirs to take.
+#[test]
+fn templates_without_end_fail() {
+    for source in [
+        "{% for i in range(9999) %}{% for j in range(9999) %}{% for k in range(9999) %}{% endfor %}{% endfor %}{% endfor %}",
+        "{% for i in range(9999) %}{% for j in range(9999) %}many many words{% endfor %}{% endfor %}",
+        "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
+        "{{ ('x' * 1000000).replace('x', 'y' * 1000000) }}",
+        "{{ 'x' | indent(100000000000) }}",
+        "{{ '%10000000000d' | format(1) }}",
+        "{{ [1] | tojson(indent=10000000000) }}",
+        "{{ ([1] * 90000) | map('string') | list | tojson(indent=64) | length }}{{ ([[1] * 90000] * 1000) | tojson }}",
+    ] {
+        let template = ChatTemplate::new("t.jinja", source).unwrap();
+        let error = template.render(&[], &Options::default()).unwrap_err().to_string();
+        assert!(error.starts_with("t.jinja: chat template: ") && error.len() < 200, "{error}");
+    }
+}
+
+#[test]
+fn a_long_conversation_is_far_from_the_bound() {
+    let path = workspace_dir().join("tests/golden/chat/smollm2.jinja");
+    let template = ChatTemplate::new(&path, std::fs::read_to_string(&path).unwrap()).unwrap();
+    let turn = |i| Message::new(if i % 2 == 0 { "user" } else { "assistant" }, "word ".repeat(400));
+    let messages: Vec<Message> = (0..1000).map(turn).collect();
+    assert!(template.render(&messages, &Options::default()).unwrap().len() > 2_000_000);
+}
+
 #[test]
 fn json_is_written_as_python_writes_it() {
     let source = "{{ messages[0] | tojson }} {{ messages | tojson(indent=2) }} {{ strftime_now('%Y') | length }}";
