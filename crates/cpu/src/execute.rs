@@ -36,7 +36,11 @@ pub(crate) fn execute(
     arena: &mut [u8],
     state: &mut State,
 ) -> Result<Tensors> {
-    let direct = plan.direct.iter().map(|&len| AlignedBuf::zeroed(len)).collect();
+    let buffer = |&bytes: &usize| {
+        let what = || format!("results of {}", plan.function);
+        AlignedBuf::try_zeroed(bytes).ok_or_else(|| ExecError::Memory { what: what(), bytes })
+    };
+    let direct = plan.direct.iter().map(buffer).collect::<Result<_>>()?;
     let mut run = Run { plan, pool, inputs, arena, state, direct, dynamic: HashMap::new() };
     for step in &plan.steps {
         match step {

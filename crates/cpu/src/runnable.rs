@@ -101,7 +101,11 @@ impl CpuRunnable {
                     self.drop_oldest();
                 }
                 if self.arena.len() < plan.arena_bytes {
-                    self.arena = AlignedBuf::zeroed(plan.arena_bytes);
+                    let bytes = plan.arena_bytes;
+                    self.arena = AlignedBuf::try_zeroed(bytes).ok_or_else(|| {
+                        let what = format!("intermediate results of {}", key.function);
+                        ExecError::Memory { what, bytes }
+                    })?;
                 }
                 self.plans.push((key.clone(), plan));
             }

@@ -32,6 +32,14 @@ pub enum ExecError {
         /// What is wrong.
         message: String,
     },
+    /// The system does not give the memory that a program needs.
+    #[error("not enough memory: {what} takes {bytes} bytes")]
+    Memory {
+        /// What it is for.
+        what: String,
+        /// How much was asked for.
+        bytes: usize,
+    },
     /// The device refused or failed.
     #[error("{device}: {message}")]
     Device {
@@ -50,6 +58,7 @@ impl ExecError {
             ExecError::NoFunction(_) | ExecError::Input { .. } | ExecError::State { .. } => {
                 ErrorKind::Invalid
             }
+            ExecError::Memory { .. } => ErrorKind::Limit,
             ExecError::Device { .. } => ErrorKind::Unsupported,
         }
     }
