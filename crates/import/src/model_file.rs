@@ -11,7 +11,7 @@ use crate::gguf::{self, Gguf};
 use crate::hf::{self, HfDir};
 use crate::llama2c::{self, Llama2c};
 use crate::safetensors::{self, SafeTensors};
-use crate::source::dir_of;
+use crate::source::{check_regular, dir_of};
 use crate::{ImportError, Result};
 
 /// What [`open`] can open, for messages.
@@ -63,6 +63,7 @@ pub fn open(path: impl AsRef<Path>) -> Result<ModelFile> {
 }
 
 fn open_file(path: &Path) -> Result<ModelFile> {
+    check_regular(path)?;
     let head = read_head(path).map_err(|e| ImportError::io(path, "read", e))?;
     if head.starts_with(b"GGUF") {
         return Gguf::open(path).map(ModelFile::Gguf);

@@ -14,15 +14,24 @@ use crate::{ImportError, Result};
 /// When it cannot be opened, is a directory, or is empty.
 pub fn map_file(path: &Path) -> Result<Bytes> {
     let io = |e| ImportError::io(path, "open", e);
+    check_regular(path)?;
     let file = File::open(path).map_err(io)?;
     let meta = file.metadata().map_err(io)?;
-    if meta.is_dir() {
-        return Err(ImportError::invalid(path, "is a directory, not a file"));
-    }
     if meta.len() == 0 {
         return Err(ImportError::invalid(path, "file is empty"));
     }
     Bytes::map(&file).map_err(|e| ImportError::io(path, "map", e))
+}
+
+/// Checks, before it is opened, that `path` is a file with contents of its own: to open a pipe would wait for
+/// its writer, and neither a pipe nor a device can be mapped.
+pub(crate) fn check_regular(path: &Path) -> Result<()> {
+    let kind = std::fs::metadata(path).map_err(|e| ImportError::io(path, "open", e))?.file_type();
+    match (kind.is_dir(), kind.is_file()) {
+        (true, _) => Err(ImportError::invalid(path, "is a directory, not a file")),
+        (_, true) => Ok(()),
+        _ => Err(ImportError::invalid(path, "is a pipe or device, not a file that can be mapped")),
+    }
 }
 
 /// The directory that holds `path`.

@@ -31,6 +31,19 @@ fn directories_with_one_gguf() {
     );
 }
 
+/// To open a pipe would wait for its writer, for ever if there is none.
+#[cfg(unix)]
+#[test]
+fn pipes_and_devices_are_refused_unopened() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("m");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let text = message(&open(&pipe).unwrap_err());
+    assert_eq!(text, "m: invalid: is a pipe or device, not a file that can be mapped");
+    assert!(rigel_import::map_file(&pipe).is_err());
+    assert!(open("/dev/zero").unwrap_err().to_string().contains("is a pipe or device"));
+}
+
 #[test]
 fn anything_else_is_one_clear_error() {
     let dir = tempfile::tempdir().unwrap();
