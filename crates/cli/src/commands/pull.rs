@@ -8,6 +8,8 @@ use crate::progress::Downloads;
 use crate::{environment, output};
 
 /// Fetch a model, checked by digest, and print its path
+///
+/// A model with an alias that is here already is checked, and fetched again if it is damaged.
 #[derive(Args)]
 pub(crate) struct Pull {
     /// Alias (see `rigel models`) or Hugging Face repository OWNER/REPOSITORY[:FILE]
@@ -19,7 +21,7 @@ pub(crate) struct Pull {
 
 impl Pull {
     pub(super) fn run(&self) -> Result<()> {
-        let path = environment::hub()?.resolve(&self.name, &Downloads::default())?;
+        let path = environment::hub()?.pull(&self.name, &Downloads::default())?;
         if self.json {
             return output::json(&json!({ "name": self.name, "path": path }));
         }
