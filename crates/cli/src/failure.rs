@@ -7,12 +7,22 @@ use crate::output::{Style, on_stderr};
 
 /// Shows `error` and returns the exit status. A reader of our output who has left is no failure.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
-    let gone = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
-    if error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(gone)) {
+    if reader_is_gone(error) {
         return ExitCode::SUCCESS;
     }
-    eprintln!("{} {}", on_stderr("error:", Style::Error), line(error));
+    show(error);
     ExitCode::FAILURE
+}
+
+/// Whether the error is that nobody reads our output any more.
+pub(crate) fn reader_is_gone(error: &anyhow::Error) -> bool {
+    let gone = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
+    error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(gone))
+}
+
+/// Shows `error`.
+pub(crate) fn show(error: &anyhow::Error) {
+    eprintln!("{} {}", on_stderr("error:", Style::Error), line(error));
 }
 
 /// The error and its causes, outermost first, leaving out what the one before already says.

@@ -1,6 +1,5 @@
 //! From the arguments that name a model to a session that runs it.
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -16,6 +15,9 @@ use crate::{environment, output, progress};
 
 /// Context if none is asked for, where the model allows more.
 const DEFAULT_CONTEXT: usize = 8192;
+
+/// More threads than any machine has processors only take memory.
+const MAX_THREADS: i64 = 1024;
 
 /// Which model.
 #[derive(Args)]
@@ -39,8 +41,8 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_enum, default_value_t = Device::Cpu)]
     device: Device,
     /// Threads of the CPU; all processors by default
-    #[arg(long, value_name = "N")]
-    threads: Option<NonZeroUsize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS))]
+    threads: Option<u16>,
     /// Longest sequence in tokens; by default the model's own, but at most 8192
     #[arg(long, value_name = "N")]
     context: Option<usize>,
@@ -121,9 +123,10 @@ impl ModelArgs {
 
     fn backend(&self) -> Box<dyn Backend> {
         match self.device {
-            Device::Cpu => Box::new(CpuBackend::new(
-                self.threads.map_or_else(environment::threads, NonZeroUsize::get),
-            )),
+            Device::Cpu => {
+                let threads = self.threads.map_or_else(environment::threads, usize::from);
+                Box::new(CpuBackend::new(threads))
+            }
         }
     }
 }

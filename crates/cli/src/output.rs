@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde::Serialize;
 
 /// Writes `value` as indented JSON and a line's end.
@@ -18,10 +18,7 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
 /// # Errors
 /// When standard output cannot be written.
 pub(crate) fn line(text: &str) -> Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.write_all(b"\n")?;
-    Ok(out.flush()?)
+    write(&[text, "\n"])
 }
 
 /// Writes `text` at once, so that a stream shows as it comes.
@@ -29,9 +26,13 @@ pub(crate) fn line(text: &str) -> Result<()> {
 /// # Errors
 /// When standard output cannot be written.
 pub(crate) fn piece(text: &str) -> Result<()> {
+    write(&[text])
+}
+
+fn write(texts: &[&str]) -> Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
+    let written = texts.iter().try_for_each(|t| out.write_all(t.as_bytes()));
+    written.and_then(|()| out.flush()).context("cannot write to standard output")
 }
 
 /// What a text on standard error stands for.

@@ -6,16 +6,16 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use llm::Tokenizer;
-use llm::generate::{FinishReason, GenerateOptions, Overflow};
+use llm::generate::{FinishReason, GenerateOptions, Generated, Overflow};
 use llm::template::{ChatTemplate, Message};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
 use super::generate::summary;
-use crate::interrupt;
+use crate::interrupt::{self, INTERRUPTED};
 use crate::loading::{Loaded, ModelArgs};
 use crate::sampling_args::SamplingArgs;
 use crate::{environment, failure, output};
@@ -49,10 +49,11 @@ pub(crate) struct Chat {
 
 impl Chat {
     pub(super) fn run(&self) -> Result<ExitCode> {
-        let cancel = interrupt::flag()?;
         let mut loaded = self.model.load()?;
         let tokenizer = loaded.tokenizer()?;
         let template = ChatTemplate::for_model(&loaded.file)?;
+        // Until here Ctrl-C ends the program at once.
+        let cancel = interrupt::flag()?;
         loaded.introduce();
         let mut input = Input::open()?;
         if input.is_terminal() {
@@ -73,15 +74,23 @@ impl Chat {
                 message => {
                     messages.push(Message::new("user", message));
                     cancel.store(false, Ordering::Relaxed);
-                    let prompt = template.encode(&tokenizer, &messages)?;
-                    match self.answer(&mut loaded, &tokenizer, &prompt, &cancel) {
-                        Ok(answer) => messages.push(Message::new("assistant", answer)),
-                        // Whoever sits there can still /reset, or say something shorter.
-                        Err(error) if input.is_terminal() => {
-                            failure::report(&error);
+                    let prompt = template.encode(&tokenizer, &messages).map_err(Into::into);
+                    let answer = prompt
+                        .and_then(|prompt| self.answer(&mut loaded, &tokenizer, &prompt, &cancel));
+                    match answer {
+                        Ok(answer)
+                            if answer.finish_reason == FinishReason::Cancelled
+                                && !input.is_terminal() =>
+                        {
+                            return Ok(ExitCode::from(INTERRUPTED));
+                        }
+                        Ok(answer) => messages.push(Message::new("assistant", answer.text)),
+                        // A person can say something else; a script would not know.
+                        Err(e) if input.is_terminal() && !failure::reader_is_gone(&e) => {
+                            failure::show(&e);
                             messages.pop();
                         }
-                        Err(error) => return Err(error),
+                        Err(e) => return Err(e),
                     }
                 }
             }
@@ -96,7 +105,7 @@ impl Chat {
         tokenizer: &Tokenizer,
         prompt: &[u32],
         cancel: &Arc<AtomicBool>,
-    ) -> Result<String> {
+    ) -> Result<Generated> {
         let options = GenerateOptions {
             sampling: self.sampling.params(),
             max_tokens: self.max_tokens,
@@ -117,14 +126,14 @@ impl Chat {
         if generated.finish_reason == FinishReason::Context {
             eprintln!("note: the context is full; /reset begins a new conversation");
         }
-        Ok(generated.text)
+        Ok(generated)
     }
 }
 
 /// Where messages come from.
 enum Input {
-    /// A terminal, with the file of earlier lines.
-    Terminal { editor: Box<DefaultEditor>, history: PathBuf },
+    /// A terminal, with the file of earlier lines; `None` where there can be none.
+    Terminal { editor: Box<DefaultEditor>, history: Option<PathBuf> },
     /// Anything else.
     Lines,
 }
@@ -135,12 +144,7 @@ impl Input {
             return Ok(Input::Lines);
         }
         let mut editor = Box::new(DefaultEditor::new()?);
-        let directory = environment::cache_dir()?;
-        std::fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
-        let history = directory.join("chat-history.txt");
-        if history.exists() {
-            editor.load_history(&history).with_context(|| history.display().to_string())?;
-        }
+        let history = open_history(&mut editor).map_err(|e| without_history(&e)).ok();
         Ok(Input::Terminal { editor, history })
     }
 
@@ -160,10 +164,12 @@ impl Input {
             Input::Terminal { editor, history } => loop {
                 match editor.readline("> ") {
                     Ok(line) => {
-                        if editor.add_history_entry(&line)? {
-                            editor
-                                .save_history(history)
-                                .with_context(|| history.display().to_string())?;
+                        let added = editor.add_history_entry(&line)?;
+                        if let Some(path) = history.as_ref().filter(|_| added)
+                            && let Err(e) = editor.save_history(path)
+                        {
+                            without_history(&anyhow!(e).context(path.display().to_string()));
+                            *history = None;
                         }
                         return Ok(Some(line));
                     }
@@ -175,4 +181,20 @@ impl Input {
             },
         }
     }
+}
+
+/// Loads the earlier lines and returns their file.
+fn open_history(editor: &mut DefaultEditor) -> Result<PathBuf> {
+    let directory = environment::cache_dir()?;
+    std::fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
+    let history = directory.join("chat-history.txt");
+    if history.exists() {
+        editor.load_history(&history).with_context(|| history.display().to_string())?;
+    }
+    Ok(history)
+}
+
+/// A conversation is worth having even where its lines cannot be kept.
+fn without_history(error: &anyhow::Error) {
+    eprintln!("note: lines are not kept: {error:#}");
 }

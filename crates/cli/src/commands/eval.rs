@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{ArgGroup, Args};
 use llm::eval::{evaluate, largest_window};
 use serde_json::{Value, json};
@@ -97,7 +97,9 @@ impl Eval {
 }
 
 fn read_text(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| path.display().to_string())
+    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    ensure!(!text.is_empty(), "{}: file is empty", path.display());
+    Ok(text)
 }
 
 /// The ids in a JSON file.

@@ -59,11 +59,12 @@ pub(crate) struct Generate {
 impl Generate {
     pub(super) fn run(&self) -> Result<ExitCode> {
         let prompt = text_or_stdin(&self.prompt)?;
-        let cancel = interrupt::flag()?;
         let mut loaded = self.model.load()?;
         let tokenizer = loaded.tokenizer()?;
         loaded.introduce();
         let prompt_ids = self.prompt_ids(&prompt, &loaded, &tokenizer)?;
+        // Until here Ctrl-C ends the program at once.
+        let cancel = interrupt::flag()?;
         let sampling = self.sampling.params();
         let seed = sampling.seed;
         let options = GenerateOptions {

