@@ -12,7 +12,7 @@ use prost::Message;
 use crate::common::{artefacts, same_program, weights_of};
 
 /// Packages whose operations must all be in the catalogue; to be raised as it grows.
-const AT_LEAST: usize = 243;
+const AT_LEAST: usize = 296;
 
 fn packages() -> Vec<PathBuf> {
     artefacts().into_iter().map(|p| p.with_extension("mlpackage")).collect()
