@@ -1,5 +1,7 @@
 //! The `rigel` command: parses arguments, runs one subcommand, reports its error.
 
+#![allow(rustdoc::broken_intra_doc_links, reason = "doc comments of arguments are help text")]
+
 mod commands;
 mod environment;
 mod failure;

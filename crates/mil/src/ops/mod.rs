@@ -122,7 +122,7 @@ impl OpKind {
         OPS.iter().copied().find(|k| k.name() == name)
     }
 
-    /// The slot of parameter `name` in [`Operation::args`].
+    /// The slot of parameter `name` in [`Operation::args`](crate::Operation::args).
     pub fn param_index(self, name: &str) -> Option<usize> {
         self.def().params().iter().position(|p| p.name == name)
     }

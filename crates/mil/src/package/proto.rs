@@ -344,7 +344,7 @@ pub struct ArrayFeatureType {
     /// The shape, or the default one of several.
     #[prost(int64, repeated, tag = "1")]
     pub shape: Vec<i64>,
-    /// Element type, see [`array_type_number`](super::description::array_type_number).
+    /// Element type, see `description::array_type_number`.
     #[prost(int32, tag = "2")]
     pub data_type: i32,
     /// Other shapes it may have.

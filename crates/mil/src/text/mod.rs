@@ -77,7 +77,7 @@ impl BlobSource for NoBlobs {
 /// to `out`.
 ///
 /// # Errors
-/// As [`print`], when a weight's type has no place in a weight file, and those of `out`.
+/// As [`print()`], when a weight's type has no place in a weight file, and those of `out`.
 pub fn print_with_weights(
     program: &Program,
     dialect: Dialect,
