@@ -5,17 +5,23 @@
 mod commands;
 mod environment;
 mod failure;
+mod inputs;
 mod interrupt;
 mod loading;
+mod nonfinite;
+mod npy;
 mod output;
+mod package_listing;
 mod progress;
 mod sampling_args;
+mod statistics;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
-const ABOUT: &str = "Run small language models from GGUF, safetensors and llama2.c files";
+const ABOUT: &str =
+    "Run small language models from GGUF, safetensors and llama2.c files, and Core ML programs";
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -24,6 +30,7 @@ Examples:
   rigel chat --model smollm2-135m --system \"You answer briefly.\"
   rigel eval --model model.gguf --text wiki.test.raw --max-tokens 2048
   rigel inspect model.gguf
+  rigel run model.mlpackage --input x=random --arithmetic fp16 --locate-nan
 
 A model is named by a path (a .gguf or llama2.c file, or a directory with safetensors and
 config.json), by an alias (see `rigel models`) or by a Hugging Face repository OWNER/REPOSITORY[:FILE].

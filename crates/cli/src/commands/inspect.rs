@@ -1,6 +1,7 @@
-//! `rigel inspect`: what a model file holds, and what of it would not run.
+//! `rigel inspect`: what a model file or a Core ML program holds, and what of a model would not run.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::Result;
 use clap::Args;
@@ -8,17 +9,19 @@ use llm::Inspection;
 use serde_json::json;
 
 use crate::progress::Downloads;
-use crate::{environment, output};
+use crate::{environment, output, package_listing};
 
 /// Longest metadata value shown, in characters.
 const SHOWN: usize = 100;
 
-/// List a model file: metadata, tensors, sizes, architecture, and what would not run and why
+/// List a model file: metadata, tensors, sizes, architecture, and what would not run and why; or a Core ML
+/// program: functions, inputs, outputs, states, operations, weights
 #[derive(Args)]
 pub(crate) struct Inspect {
-    /// Path, alias or Hugging Face repository
+    /// Path, alias or Hugging Face repository; or .mlpackage, .mlmodelc, .mlmodel, .mil
     file: String,
-    /// Print a JSON object: path, format, bytes, metadata, tensors, config, types, problems
+    /// Print a JSON object: path, format, bytes, metadata, tensors, config, types, problems; of a Core ML program
+    /// path, spec_version, minimum_os, default_function, metadata, functions, weights, weight_file_bytes
     #[arg(long)]
     json: bool,
 }
@@ -33,6 +36,10 @@ struct Type {
 
 impl Inspect {
     pub(super) fn run(&self) -> Result<()> {
+        if let Some(path) = package_listing::recognised(Path::new(&self.file)) {
+            let listing = package_listing::read(path)?;
+            return if self.json { output::json(&listing) } else { output::line(&listing.text()) };
+        }
         let path = environment::hub()?.resolve(&self.file, &Downloads::default())?;
         let inspection = llm::inspect(path)?;
         let types = types(&inspection);

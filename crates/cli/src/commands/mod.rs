@@ -7,6 +7,7 @@ mod generate;
 mod inspect;
 mod models;
 mod pull;
+mod run;
 mod tokenize;
 
 use std::io::Read;
@@ -23,6 +24,7 @@ pub(crate) enum Command {
     Eval(eval::Eval),
     Tokenize(tokenize::Tokenize),
     Inspect(inspect::Inspect),
+    Run(run::Run),
     Pull(pull::Pull),
     Models(models::Models),
     Completions(completions::Completions),
@@ -40,6 +42,7 @@ impl Command {
             Command::Eval(c) => c.run()?,
             Command::Tokenize(c) => c.run()?,
             Command::Inspect(c) => c.run()?,
+            Command::Run(c) => c.run()?,
             Command::Pull(c) => c.run()?,
             Command::Models(c) => c.run()?,
             Command::Completions(c) => c.run()?,

@@ -1,0 +1,300 @@
+//! `rigel run`: runs a function of a Core ML program by the reference interpreter.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Args, ValueEnum};
+use mil::eval::{self, Arithmetic, Array, Data, Value};
+use mil::package::Package;
+use mil::{Function, Program, ValueId};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::inputs::{InputArg, Inputs};
+use crate::nonfinite::{Origin, Watch};
+use crate::npy::Archive;
+use crate::output;
+use crate::statistics::{Argmax, Summary, argmax, summary};
+
+/// Rows of which the largest element is shown.
+const ROWS: usize = 8;
+
+/// Run a Core ML program (.mlpackage, .mlmodelc, .mil) and show its outputs
+///
+/// States begin as zeros and are kept from step to step.
+#[derive(Args)]
+pub(crate) struct Run {
+    /// Path of the package, compiled model or MIL text
+    path: PathBuf,
+    /// An input: NAME=FILE.npy, NAME=FILE.npz:ARRAY, NAME=zeros or NAME=random (floats from -1 to 1, integers
+    /// from 0 to 9), of a shape that is open as NAME=zeros:2x3. A file whose array has one more axis of N in
+    /// front has an input for each of N steps
+    #[arg(long, value_name = "NAME=SOURCE")]
+    input: Vec<InputArg>,
+    /// Function to run; by default the package's own default
+    #[arg(long, value_name = "NAME")]
+    function: Option<String>,
+    /// How many times to run it
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    steps: u32,
+    /// How results are rounded
+    #[arg(long, value_enum, default_value_t = Rounding::F32)]
+    arithmetic: Rounding,
+    /// Write the outputs here, by name; of several steps along a new first axis
+    #[arg(long, value_name = "FILE.npz")]
+    output: Option<PathBuf>,
+    /// Write the result of every operation here, by name; of several steps as STEP/NAME
+    #[arg(long, value_name = "FILE.npz")]
+    dump_ops: Option<PathBuf>,
+    /// Name the operation that first makes a NaN or an infinity which its arguments do not have
+    #[arg(long)]
+    locate_nan: bool,
+    /// Show the largest element of each row, and its lead over the second, of all outputs and not only of one
+    /// called logits
+    #[arg(long)]
+    argmax: bool,
+    /// Seed of random inputs
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Print a JSON object: function, arithmetic, steps (of each the outputs: name, type, min, max, mean, nan,
+    /// infinite, first, argmax), and with --locate-nan origin
+    #[arg(long)]
+    json: bool,
+}
+
+/// The arithmetic of a run.
+#[derive(Clone, Copy, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Rounding {
+    /// Not at all: double precision throughout
+    Exact,
+    /// Every float to single precision
+    F32,
+    /// Every float to its own type, once after each operation
+    Fp16,
+}
+
+impl From<Rounding> for Arithmetic {
+    fn from(rounding: Rounding) -> Self {
+        match rounding {
+            Rounding::Exact => Arithmetic::Exact,
+            Rounding::F32 => Arithmetic::F32,
+            Rounding::Fp16 => Arithmetic::Fp16,
+        }
+    }
+}
+
+/// What is shown of an output of one step.
+#[derive(Serialize)]
+struct Shown {
+    name: String,
+    #[serde(rename = "type")]
+    ty: String,
+    #[serde(flatten)]
+    summary: Summary,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    argmax: Option<Vec<Option<Argmax>>>,
+}
+
+/// Results by name, in the function's order.
+type Named = Vec<(String, Rc<Array>)>;
+
+impl Run {
+    pub(super) fn run(&self) -> Result<()> {
+        let package = Package::open(&self.path)?;
+        let default = package.default_function();
+        let name = self.function.as_deref().or(default).context("the program has no function")?;
+        let name = &*name.to_owned();
+        let steps = self.steps as usize;
+        let inputs = Inputs::new(&package, name, &self.input, steps, self.seed);
+        let mut inputs = inputs.with_context(|| self.path.display().to_string())?;
+        mil::verify(&package.program).map_err(|e| e.in_file(&self.path))?;
+        let program = if inputs.sizes.is_empty() {
+            package.program
+        } else {
+            package.program.specialize_function(name, &inputs.sizes)?
+        };
+        let mut states = eval::new_states(&program, name)?;
+        let arithmetic = Arithmetic::from(self.arithmetic);
+        let mut dump = self.dump_ops.as_ref().map(|_| Archive::new(arithmetic));
+        let (mut origin, mut all) = (None, Vec::new());
+        for step in 0..steps {
+            let given = inputs.step(step);
+            let (values, found) =
+                self.step((&program, name), step, &given, &mut states, dump.as_mut())?;
+            all.push(values);
+            origin = origin.or(found);
+        }
+        if let (Some(path), Some(dump)) = (&self.dump_ops, dump) {
+            dump.save(path)?;
+        }
+        if let Some(path) = &self.output {
+            save(&all, arithmetic)?.save(path)?;
+        }
+        let shown: Vec<Vec<Shown>> =
+            all.iter().map(|step| step.iter().map(|o| self.shown(o)).collect()).collect();
+        self.report(name, &shown, origin.as_ref())
+    }
+
+    /// The outputs of one step, and with `--locate-nan` where numbers ended.
+    fn step(
+        &self,
+        (program, name): (&Program, &str),
+        step: usize,
+        given: &BTreeMap<String, Value>,
+        states: &mut eval::States,
+        dump: Option<&mut Archive>,
+    ) -> Result<(Named, Option<Origin>)> {
+        let function = program.functions.get(name).context("the function to run")?;
+        let mut watch = self.locate_nan.then(|| Watch::new(program, function, step, given));
+        let mut made = BTreeMap::new();
+        let mut observe = |v: ValueId, value: &Value| {
+            if let Some(watch) = &mut watch {
+                watch.observe(v, value);
+            }
+            if dump.is_some()
+                && let Value::Array(array) = value
+            {
+                made.insert(function.values[v].name.clone(), array.clone());
+            }
+        };
+        let arithmetic = self.arithmetic.into();
+        let out = eval::run_observed(program, name, arithmetic, given, states, &mut observe)?;
+        if let Some(dump) = dump {
+            for (name, array) in &made {
+                let name = if self.steps > 1 { format!("{step}/{name}") } else { name.clone() };
+                dump.add(&name, array)?;
+            }
+        }
+        Ok((named(function, out)?, watch.and_then(|w| w.origin)))
+    }
+
+    fn shown(&self, (name, array): &(String, Rc<Array>)) -> Shown {
+        let wanted = (self.argmax || name == "logits") && !matches!(array.data, Data::Str(_));
+        let argmax = wanted.then(|| argmax(array));
+        let ty = mil::TensorType::new(array.dtype, array.shape.iter().copied()).to_string();
+        Shown { name: name.clone(), ty, summary: summary(array), argmax }
+    }
+
+    fn report(&self, name: &str, steps: &[Vec<Shown>], origin: Option<&Origin>) -> Result<()> {
+        if self.json {
+            let mut value =
+                json!({ "function": name, "arithmetic": self.arithmetic, "steps": steps });
+            if self.locate_nan {
+                value["origin"] = json!(origin);
+            }
+            return output::json(&value);
+        }
+        for (i, outputs) in steps.iter().enumerate() {
+            if steps.len() > 1 {
+                output::line(&format!("step {i}"))?;
+            }
+            for o in outputs {
+                output::line(&listing(o))?;
+            }
+        }
+        match origin {
+            Some(o) => output::line(&format!(
+                "first of {} NaN and {} infinities: op {} in step {}, result {}, {}",
+                o.nan, o.infinite, o.operation, o.step, o.result, o.ty
+            )),
+            None if self.locate_nan => output::line("no operation makes a NaN or an infinity"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The outputs by name. Of a dictionary there are two arrays, its keys and its values.
+fn named(function: &Function, out: Vec<Value>) -> Result<Named> {
+    let mut named = Vec::new();
+    for (&v, value) in function.body.outputs.iter().zip(out) {
+        let name = &function.values[v].name;
+        match value {
+            Value::Array(array) => named.push((name.clone(), array)),
+            Value::Dict(entries) => {
+                let (keys, values): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
+                named.push((format!("{name}.keys"), joined(&keys)?));
+                named.push((format!("{name}.values"), joined(&values)?));
+            }
+            Value::List(items) => {
+                for (i, item) in items.iter().enumerate() {
+                    let array = item.array().with_context(|| format!("output {name}.{i}"))?;
+                    named.push((format!("{name}.{i}"), array.clone()));
+                }
+            }
+            Value::State(state) => bail!("output {name} is the state {state}"),
+        }
+    }
+    Ok(named)
+}
+
+/// Arrays of one type and shape along a new first axis.
+fn joined(values: &[Value]) -> Result<Rc<Array>> {
+    let arrays = values.iter().map(|v| Ok(v.array()?.clone())).collect::<Result<Vec<_>>>()?;
+    stacked(&arrays).map(Rc::new)
+}
+
+fn stacked(arrays: &[Rc<Array>]) -> Result<Array> {
+    let Some((first, rest)) = arrays.split_first() else {
+        bail!("an output without elements");
+    };
+    let mut all = Array::clone(first);
+    for array in rest {
+        ensure!(array.shape == first.shape, "outputs of {:?} and {:?}", first.shape, array.shape);
+        match (&mut all.data, &array.data) {
+            (Data::Float(a), Data::Float(b)) => a.extend(b),
+            (Data::Int(a), Data::Int(b)) => a.extend(b),
+            (Data::Bool(a), Data::Bool(b)) => a.extend(b),
+            (Data::Str(a), Data::Str(b)) => a.extend_from_slice(b),
+            _ => bail!("outputs of {} and {}", first.dtype, array.dtype),
+        }
+    }
+    all.shape.insert(0, arrays.len());
+    Ok(all)
+}
+
+/// An archive of the outputs; those of several steps are stacked.
+fn save(steps: &[Named], arithmetic: Arithmetic) -> Result<Archive> {
+    let mut archive = Archive::new(arithmetic);
+    let Some((first, rest)) = steps.split_first() else { return Ok(archive) };
+    for (i, (name, array)) in first.iter().enumerate() {
+        if rest.is_empty() {
+            archive.add(name, array)?;
+            continue;
+        }
+        let of_steps = steps.iter().filter_map(|s| Some(s.get(i)?.1.clone()));
+        let all = stacked(&of_steps.collect::<Vec<_>>());
+        archive.add(name, &all.with_context(|| format!("output {name} of several steps"))?)?;
+    }
+    Ok(archive)
+}
+
+fn listing(o: &Shown) -> String {
+    let s = &o.summary;
+    let mut text = format!("{}: {}", o.name, o.ty);
+    if let (Some(min), Some(max), Some(mean)) = (s.min, s.max, s.mean) {
+        text += &format!("\n  min {min:.6} max {max:.6} mean {mean:.6}");
+    }
+    if s.nan + s.infinite > 0 {
+        text += &format!("\n  {} NaN, {} infinite", s.nan, s.infinite);
+    }
+    let first: Vec<String> = s.first.iter().map(ToString::to_string).collect();
+    text += &format!("\n  first {}", first.join(" "));
+    let rows = o.argmax.as_deref().unwrap_or_default();
+    for (i, row) in rows.iter().enumerate().take(ROWS) {
+        let place = if rows.len() > 1 { format!(" of row {i}") } else { String::new() };
+        text += &match row {
+            Some(Argmax { index, margin: Some(margin) }) => {
+                format!("\n  argmax{place} {index}, leading by {margin:.6}")
+            }
+            Some(Argmax { index, margin: None }) => format!("\n  argmax{place} {index}"),
+            None => format!("\n  argmax{place}: no number"),
+        };
+    }
+    if rows.len() > ROWS {
+        text += &format!("\n  … {} rows in all", rows.len());
+    }
+    text
+}
