@@ -173,7 +173,9 @@ fn parameters(function: &Function) -> u64 {
     let decompresses = |kind: OpKind| kind.name().starts_with("constexpr_");
     let mut compressed = BTreeSet::new();
     for op in function.ops.values().filter(|op| decompresses(op.kind)) {
-        op.for_each_arg_value(|v| drop(compressed.insert(v)));
+        op.for_each_arg_value(|v| {
+            compressed.insert(v);
+        });
     }
     let mut elements = 0;
     for op in function.ops.values() {
