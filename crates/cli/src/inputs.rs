@@ -338,7 +338,6 @@ fn random(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
 

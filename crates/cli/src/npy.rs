@@ -163,11 +163,11 @@ pub(crate) fn to_bytes(array: &Array, arithmetic: Arithmetic) -> Result<Vec<u8>>
     let descr = DTYPES.iter().find(|(d, _)| *d == dtype).map(|(_, descr)| *descr);
     let descr = descr.with_context(|| format!("numpy's files do not take {dtype}"))?;
     let tensor = Array { dtype, ..array.clone() }.to_tensor()?;
-    let shape: String = array.shape.iter().map(|d| format!("{d}, ")).collect();
-    let mut header = format!(
-        "{{'descr': '{descr}', 'fortran_order': False, 'shape': ({}), }}",
-        shape.trim_end()
-    );
+    let shape: Vec<String> = array.shape.iter().map(usize::to_string).collect();
+    // As Python writes tuples: a comma after a single item.
+    let shape = shape.join(", ") + if shape.len() == 1 { "," } else { "" };
+    let mut header =
+        format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}");
     // Data begin at a multiple of 64 bytes; the header ends with a line's end.
     let start = (MAGIC.len() + 4 + header.len() + 1).next_multiple_of(64);
     header.extend(std::iter::repeat_n(' ', start - MAGIC.len() - 4 - header.len() - 1));
@@ -226,7 +226,6 @@ impl Archive {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
 

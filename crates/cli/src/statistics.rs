@@ -97,7 +97,6 @@ fn row_argmax(row: &[f64]) -> Option<Argmax> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use tensor::DType;
 

@@ -4,22 +4,29 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
+use half::f16;
+
 use crate::run::{Outcome, assert_fails, json, rigel};
 
 fn artefact(name: &str) -> String {
     testkit::shared_dir().join("coreml").join(name).to_str().unwrap().to_owned()
 }
 
-/// A single-precision array of an archive: dimensions as numpy writes them, and elements.
+/// An array of floats in an archive: dimensions as numpy writes them, and elements.
 fn floats(archive: impl AsRef<Path>, name: &str) -> (String, Vec<f32>) {
     let mut archive = zip::ZipArchive::new(File::open(archive).unwrap()).unwrap();
     let mut bytes = Vec::new();
     archive.by_name(&format!("{name}.npy")).unwrap().read_to_end(&mut bytes).unwrap();
     let (header, data) = bytes[10..].split_at(usize::from(bytes[8]) + 256 * usize::from(bytes[9]));
     let header = String::from_utf8(header.to_vec()).unwrap();
-    assert!(header.contains("'<f4'"), "{header}");
     let shape = header.split_once('(').unwrap().1.split_once(')').unwrap().0.to_owned();
-    (shape, data.as_chunks().0.iter().map(|&c| f32::from_le_bytes(c)).collect())
+    let elements = match header.split('\'').nth(3) {
+        Some("<f8") => data.as_chunks().0.iter().map(|&c| f64::from_le_bytes(c) as f32).collect(),
+        Some("<f4") => data.as_chunks().0.iter().map(|&c| f32::from_le_bytes(c)).collect(),
+        Some("<f2") => data.as_chunks().0.iter().map(|&c| f16::from_le_bytes(c).to_f32()).collect(),
+        _ => panic!("{header}"),
+    };
+    (shape, elements)
 }
 
 /// Writes a `.npy` file of numpy's type `descr`.
@@ -67,7 +74,7 @@ fn outputs_are_those_of_the_source() {
             (&"main".into(), &arithmetic.into())
         );
         let output = &shown["steps"][0][0];
-        assert_eq!((&output["type"], &output["nan"]), (&"tensor<fp32, [4, 32]>".into(), &0.into()));
+        assert_eq!((&output["type"], &output["nan"]), (&"tensor<fp16, [4, 32]>".into(), &0.into()));
         assert!(output["min"].as_f64() < output["mean"].as_f64());
         assert!(output.get("argmax").is_none());
     }
@@ -194,9 +201,9 @@ fn broken_packages_are_refused() {
         assert_fails(&rigel([command, broken]), &["Manifest.json"]);
     }
     let text = dir.path().join("cut.mil");
-    fs::write(&text, "program(1.0)\n{\n    func main<ios16>(").unwrap();
+    fs::write(&text, "program(1.0)\n[]\n{\n    func main<ios16>(").unwrap();
     for command in ["run", "inspect"] {
-        assert_fails(&rigel([command, text.to_str().unwrap()]), &["cut.mil", "line 3"]);
+        assert_fails(&rigel([command, text.to_str().unwrap()]), &["cut.mil", "line 4"]);
     }
 }
 
