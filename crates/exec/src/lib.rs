@@ -1,6 +1,7 @@
 //! The seam between programs and what runs them; contains no backend.
 
 mod error;
+pub mod port;
 mod state;
 
 use std::collections::BTreeMap;
