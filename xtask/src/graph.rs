@@ -25,7 +25,8 @@ const TABLE: &[Row] = &[
     row("cpu", &["mil", "exec", "kernels", "passes", "tensor"]),
     row("llm", &["mil", "exec", "import", "tensor"]),
     row("hub", &[]),
-    row("cli", &["tensor", "mil", "exec", "import", "cpu", "llm", "hub"]),
+    row("analysis", &["mil", "exec", "tensor"]),
+    row("cli", &["tensor", "mil", "exec", "import", "cpu", "llm", "hub", "analysis"]),
     row("testkit", &["mil", "exec", "tensor"]),
     row("xtask", &[]),
 ];

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use analysis::units;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use cpu::CpuBackend;
@@ -149,7 +150,7 @@ impl Loaded {
         let name = self.config.name.as_deref().unwrap_or(self.config.arch);
         output::remark(&format!(
             "{name}: {} parameters, context {}, loaded in {:.2} s",
-            output::thousands(self.config.parameters),
+            units::thousands(self.config.parameters),
             self.session.context(),
             self.time.as_secs_f64()
         ));

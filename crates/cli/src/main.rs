@@ -5,16 +5,11 @@
 mod commands;
 mod environment;
 mod failure;
-mod inputs;
 mod interrupt;
 mod loading;
-mod nonfinite;
-mod npy;
 mod output;
-mod package_listing;
 mod progress;
 mod sampling_args;
-mod statistics;
 
 use std::process::ExitCode;
 

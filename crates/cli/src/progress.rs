@@ -3,9 +3,8 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use analysis::units::size;
 use indicatif::{ProgressBar, ProgressStyle};
-
-use crate::output::size;
 
 /// Shows downloads: a bar on a terminal, one line each elsewhere.
 #[derive(Default)]

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use analysis::{package_listing, units};
 use anyhow::Result;
 use clap::Args;
 use llm::Inspection;
 use serde_json::json;
 
 use crate::progress::Downloads;
-use crate::{environment, output, package_listing};
+use crate::{environment, output};
 
 /// Longest metadata value shown, in characters.
 const SHOWN: usize = 100;
@@ -66,7 +67,7 @@ fn types(inspection: &Inspection) -> BTreeMap<&str, Type> {
 fn listing(inspection: &Inspection, types: &BTreeMap<&str, Type>) -> String {
     let mut lines = vec![
         format!("{}", inspection.path.display()),
-        format!("{}, {} of tensors", inspection.format, output::size(inspection.bytes as u64)),
+        format!("{}, {} of tensors", inspection.format, units::size(inspection.bytes as u64)),
         String::new(),
         "metadata".to_owned(),
     ];
@@ -75,7 +76,7 @@ fn listing(inspection: &Inspection, types: &BTreeMap<&str, Type>) -> String {
     }
     lines.extend([String::new(), format!("tensors ({})", inspection.tensors.len())]);
     for t in &inspection.tensors {
-        let bytes = t.bytes.map_or("size unknown".to_owned(), |b| output::size(b as u64));
+        let bytes = t.bytes.map_or("size unknown".to_owned(), |b| units::size(b as u64));
         lines.push(format!("  {:<40} {:<7} {:?} {bytes}", t.name, t.ty, t.shape));
     }
     lines.extend([String::new(), "types".to_owned()]);
@@ -83,8 +84,8 @@ fn listing(inspection: &Inspection, types: &BTreeMap<&str, Type>) -> String {
         lines.push(format!(
             "  {name:<7} {:>5} tensors {:>15} elements {:>10}",
             ty.tensors,
-            output::thousands(ty.elements),
-            output::size(ty.bytes)
+            units::thousands(ty.elements),
+            units::size(ty.bytes)
         ));
     }
     lines.push(String::new());
@@ -93,15 +94,15 @@ fn listing(inspection: &Inspection, types: &BTreeMap<&str, Type>) -> String {
             "{}: {} parameters, {} layers, width {}, feed-forward {}, {} heads of {} ({} for keys and \
              values), vocabulary {}, context {}",
             c.arch,
-            output::thousands(c.parameters),
+            units::thousands(c.parameters),
             c.layers,
             c.width,
             c.feed_forward,
             c.heads,
             c.head_dim,
             c.kv_heads,
-            output::thousands(c.vocab as u64),
-            output::thousands(c.max_context as u64)
+            units::thousands(c.vocab as u64),
+            units::thousands(c.max_context as u64)
         ));
     }
     if inspection.problems.is_empty() {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use analysis::units;
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
@@ -46,7 +47,7 @@ impl Models {
             output::line(&format!(
                 "{:<14} {:>9}  {}; {}\n{:26}{here}",
                 row.name,
-                output::size(row.bytes),
+                units::size(row.bytes),
                 row.about,
                 row.license,
                 ""

@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use analysis::inputs::{InputArg, Inputs};
+use analysis::nonfinite::{Origin, Watch};
+use analysis::npy::Archive;
+use analysis::statistics::{Argmax, Summary, argmax, summary};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use mil::eval::{self, Arithmetic, Array, Data, Value};
@@ -12,11 +16,7 @@ use mil::{Function, Program, ValueId};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::inputs::{InputArg, Inputs};
-use crate::nonfinite::{Origin, Watch};
-use crate::npy::Archive;
 use crate::output;
-use crate::statistics::{Argmax, Summary, argmax, summary};
 
 /// Rows of which the largest element is shown.
 const ROWS: usize = 8;

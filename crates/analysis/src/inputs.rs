@@ -20,7 +20,7 @@ const LARGEST: usize = 1 << 30;
 
 /// An argument `NAME=SOURCE`.
 #[derive(Clone, Debug)]
-pub(crate) struct InputArg {
+pub struct InputArg {
     name: String,
     source: Source,
 }
@@ -78,11 +78,11 @@ enum Prepared {
 }
 
 /// The inputs of a run.
-pub(crate) struct Inputs {
+pub struct Inputs {
     inputs: Vec<Input>,
     rng: Rng,
     /// What symbolic sizes stand for.
-    pub(crate) sizes: BTreeMap<String, usize>,
+    pub sizes: BTreeMap<String, usize>,
 }
 
 impl Inputs {
@@ -92,7 +92,7 @@ impl Inputs {
     /// # Errors
     /// One that lists all missing inputs with their types; an argument of an unknown name or given twice; a
     /// file that cannot be read; a type or shape that the input does not have.
-    pub(crate) fn new(
+    pub fn new(
         package: &Package,
         name: &str,
         arguments: &[InputArg],
@@ -156,7 +156,7 @@ impl Inputs {
     }
 
     /// The inputs of step `step`, by name. Steps are asked for in order.
-    pub(crate) fn step(&mut self, step: usize) -> BTreeMap<String, Value> {
+    pub fn step(&mut self, step: usize) -> BTreeMap<String, Value> {
         let rng = &mut self.rng;
         let mut value = |input: &Input| match &input.source {
             Prepared::Same(value) => value.clone(),
@@ -261,7 +261,7 @@ fn fits(ty: &TensorType, shape: &[usize], sizes: &mut BTreeMap<String, usize>) -
 }
 
 /// Shapes other than the one of the type, for people.
-pub(crate) fn described(shapes: Option<&Shapes>) -> String {
+pub fn described(shapes: Option<&Shapes>) -> String {
     match shapes {
         Some(Shapes::Range { ranges, .. }) => {
             let range = |(low, high): &(u64, Option<u64>)| match high {

@@ -36,7 +36,7 @@ const DTYPES: [(DType, &str); 12] = [
 /// # Errors
 /// When the file or the array in it is missing, damaged, or of a type that Rigel does not have. They name
 /// the file.
-pub(crate) fn read(place: &str) -> Result<Array> {
+pub fn read(place: &str) -> Result<Array> {
     let (path, member) = match place.rsplit_once(':') {
         Some((path, member)) if path.ends_with(".npz") => (path, Some(member)),
         _ => (place, None),
@@ -78,7 +78,7 @@ fn read_member(file: impl Read + Seek, member: Option<&str>) -> Result<Array> {
 ///
 /// # Errors
 /// When they are none, or of a type that Rigel does not have.
-pub(crate) fn parse(bytes: &[u8]) -> Result<Array> {
+pub fn parse(bytes: &[u8]) -> Result<Array> {
     let rest = bytes.strip_prefix(MAGIC).context("not a numpy array")?;
     let (&[major, _minor], rest) = rest.split_first_chunk().context("cut short")?;
     let (len, rest) = match major {
@@ -151,7 +151,7 @@ fn transposed(array: &Array) -> Array {
 ///
 /// # Errors
 /// When the elements are strings.
-pub(crate) fn to_bytes(array: &Array, arithmetic: Arithmetic) -> Result<Vec<u8>> {
+pub fn to_bytes(array: &Array, arithmetic: Arithmetic) -> Result<Vec<u8>> {
     let dtype = match (&array.data, arithmetic) {
         (Data::Float(_), Arithmetic::Exact) => DType::F64,
         (Data::Float(_), Arithmetic::Fp16) if array.dtype == DType::F16 => DType::F16,
@@ -178,14 +178,14 @@ pub(crate) fn to_bytes(array: &Array, arithmetic: Arithmetic) -> Result<Vec<u8>>
 }
 
 /// An archive of arrays in the making; its file appears whole or not at all.
-pub(crate) struct Archive {
+pub struct Archive {
     zip: ZipWriter<Cursor<Vec<u8>>>,
     arithmetic: Arithmetic,
 }
 
 impl Archive {
     /// An empty archive of arrays that `arithmetic` makes.
-    pub(crate) fn new(arithmetic: Arithmetic) -> Self {
+    pub fn new(arithmetic: Arithmetic) -> Self {
         Archive { zip: ZipWriter::new(Cursor::default()), arithmetic }
     }
 
@@ -193,7 +193,7 @@ impl Archive {
     ///
     /// # Errors
     /// When there is one of that name, or the archive would be too large.
-    pub(crate) fn add(&mut self, name: &str, array: &Array) -> Result<()> {
+    pub fn add(&mut self, name: &str, array: &Array) -> Result<()> {
         if matches!(array.data, Data::Str(_)) {
             return Ok(());
         }
@@ -212,7 +212,7 @@ impl Archive {
     ///
     /// # Errors
     /// Those of the file system.
-    pub(crate) fn save(self, path: &Path) -> Result<()> {
+    pub fn save(self, path: &Path) -> Result<()> {
         let bytes = self.zip.finish()?.into_inner();
         let mut partial = path.as_os_str().to_owned();
         partial.push(".partial");

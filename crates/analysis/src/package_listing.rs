@@ -10,7 +10,7 @@ use mil::{Function, OpKind, Payload, Type, ValueId};
 use serde::Serialize;
 
 use crate::inputs::described;
-use crate::output;
+use crate::units;
 
 /// Where weights that text names by `@model_path` lie.
 const MODEL_PATH: &str = "@model_path/";
@@ -20,7 +20,7 @@ const DEPTH: usize = 8;
 
 /// What is said of a package.
 #[derive(Serialize)]
-pub(crate) struct Listing {
+pub struct Listing {
     path: String,
     spec_version: i32,
     minimum_os: Option<&'static str>,
@@ -66,7 +66,7 @@ struct Weights {
 }
 
 /// The path, if what is there is, or should be by its name, a Core ML program.
-pub(crate) fn recognised(path: &Path) -> Option<&Path> {
+pub fn recognised(path: &Path) -> Option<&Path> {
     let names = ["mlpackage", "mlmodelc", "mlmodel", "mil"];
     let named = path.extension().is_some_and(|e| names.iter().any(|n| e == *n));
     let holds = |name| path.join(name).is_file();
@@ -77,7 +77,7 @@ pub(crate) fn recognised(path: &Path) -> Option<&Path> {
 ///
 /// # Errors
 /// Those of opening it, and of looking for its weight files.
-pub(crate) fn read(path: &Path) -> Result<Listing> {
+pub fn read(path: &Path) -> Result<Listing> {
     let package = Package::open(path)?;
     let program = &package.program;
     let mut weights = BTreeMap::<String, Weights>::new();
@@ -227,7 +227,7 @@ fn find(dir: &Path, name: &Path, depth: usize) -> Result<u64> {
 
 impl Listing {
     /// The listing for people.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let os = self.minimum_os.map(|os| format!(", {os} or later")).unwrap_or_default();
         let mut lines =
             vec![self.path.clone(), format!("Core ML specification {}{os}", self.spec_version)];
@@ -252,20 +252,20 @@ impl Listing {
             lines.push(format!(
                 "  {count} operations, {} constants, {} parameters",
                 f.constants,
-                output::thousands(f.parameters)
+                units::thousands(f.parameters)
             ));
             let mut sorted: Vec<_> = f.operations.iter().collect();
             sorted.sort_by_key(|&(name, &n)| (std::cmp::Reverse(n), name));
             lines.extend(sorted.iter().map(|(name, n)| format!("    {n:>5} {name}")));
         }
-        let size = output::size(self.weight_file_bytes);
+        let size = units::size(self.weight_file_bytes);
         lines.extend([String::new(), format!("weights ({size} of files)")]);
         for (name, ty) in &self.weights {
             lines.push(format!(
                 "  {name:<7} {:>5} tensors {:>15} elements {:>10}",
                 ty.tensors,
-                output::thousands(ty.elements),
-                output::size(ty.bytes)
+                units::thousands(ty.elements),
+                units::size(ty.bytes)
             ));
         }
         lines.join("\n")

@@ -8,22 +8,28 @@ const SHOWN: usize = 6;
 
 /// What is said of an array.
 #[derive(Serialize)]
-pub(crate) struct Summary {
-    pub(crate) min: Option<f64>,
-    pub(crate) max: Option<f64>,
-    pub(crate) mean: Option<f64>,
-    pub(crate) nan: usize,
-    pub(crate) infinite: usize,
-    pub(crate) first: Vec<serde_json::Value>,
+pub struct Summary {
+    /// Smallest finite element.
+    pub min: Option<f64>,
+    /// Largest finite element.
+    pub max: Option<f64>,
+    /// Mean of the finite elements.
+    pub mean: Option<f64>,
+    /// How many elements are NaN.
+    pub nan: usize,
+    /// How many elements are infinite.
+    pub infinite: usize,
+    /// The first elements; NaN and infinities as strings.
+    pub first: Vec<serde_json::Value>,
 }
 
 /// The largest element of a row.
 #[derive(Serialize, PartialEq, Debug)]
-pub(crate) struct Argmax {
+pub struct Argmax {
     /// Its place in the row.
-    pub(crate) index: usize,
+    pub index: usize,
     /// How far the second largest is below it; `None` in a row of one.
-    pub(crate) margin: Option<f64>,
+    pub margin: Option<f64>,
 }
 
 /// The elements as numbers, truth values as 0 and 1; none for strings.
@@ -37,7 +43,7 @@ fn numbers(array: &Array) -> Box<dyn Iterator<Item = f64> + '_> {
 }
 
 /// How many elements are NaN, and how many infinite.
-pub(crate) fn nonfinite(array: &Array) -> (usize, usize) {
+pub fn nonfinite(array: &Array) -> (usize, usize) {
     let Data::Float(values) = &array.data else { return (0, 0) };
     values.iter().fold((0, 0), |(nan, infinite), x| {
         (nan + usize::from(x.is_nan()), infinite + usize::from(x.is_infinite()))
@@ -45,7 +51,7 @@ pub(crate) fn nonfinite(array: &Array) -> (usize, usize) {
 }
 
 /// Figures about `array`; minimum, maximum and mean are of its finite elements.
-pub(crate) fn summary(array: &Array) -> Summary {
+pub fn summary(array: &Array) -> Summary {
     let (nan, infinite) = nonfinite(array);
     let finite = || numbers(array).filter(|x| x.is_finite());
     let count = finite().count();
@@ -75,7 +81,7 @@ pub(crate) fn summary(array: &Array) -> Summary {
 
 /// The largest element of each row along the last axis, the first of equal ones; `None` for rows without a
 /// number.
-pub(crate) fn argmax(array: &Array) -> Vec<Option<Argmax>> {
+pub fn argmax(array: &Array) -> Vec<Option<Argmax>> {
     let width = array.shape.last().copied().unwrap_or(1).max(1);
     let values: Vec<f64> = numbers(array).collect();
     values.chunks(width).map(row_argmax).collect()

@@ -10,35 +10,38 @@ use crate::statistics;
 
 /// Where numbers ended.
 #[derive(Clone, Serialize)]
-pub(crate) struct Origin {
-    pub(crate) step: usize,
+pub struct Origin {
+    /// In which call, from 0.
+    pub step: usize,
     /// The operation, as errors name it.
-    pub(crate) operation: String,
+    pub operation: String,
     /// Name of its result.
-    pub(crate) result: String,
+    pub result: String,
     /// Type of its result.
     #[serde(rename = "type")]
-    pub(crate) ty: String,
-    pub(crate) nan: usize,
-    pub(crate) infinite: usize,
+    pub ty: String,
+    /// How many elements are NaN.
+    pub nan: usize,
+    /// How many elements are infinite.
+    pub infinite: usize,
 }
 
 /// Whether a value has NaN, and whether it has infinities.
 type Marks = (bool, bool);
 
 /// Watches the values of one call.
-pub(crate) struct Watch<'a> {
+pub struct Watch<'a> {
     program: &'a Program,
     function: &'a Function,
     step: usize,
     marks: HashMap<ValueId, Marks>,
     /// What was found.
-    pub(crate) origin: Option<Origin>,
+    pub origin: Option<Origin>,
 }
 
 impl<'a> Watch<'a> {
     /// A watch over step `step`, with the given inputs: what they bring is not made.
-    pub(crate) fn new(
+    pub fn new(
         program: &'a Program,
         function: &'a Function,
         step: usize,
@@ -50,7 +53,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Takes note of value `v`.
-    pub(crate) fn observe(&mut self, v: ValueId, value: &Value) {
+    pub fn observe(&mut self, v: ValueId, value: &Value) {
         if self.origin.is_some() {
             return;
         }
