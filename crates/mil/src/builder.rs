@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashSet};
 use tensor::{Tensor, WeightId, WeightStore};
 
 use crate::{
-    Arg, Block, Error, ErrorKind, Function, Literal, OpError, OpId, OpKind, OpView, Operation,
-    Opset, Result, Type, ValueData, ValueDef, ValueId,
+    Arg, Attributes, Block, Error, ErrorKind, Function, Literal, OpError, OpId, OpKind, OpView,
+    Operation, Opset, Result, Type, ValueData, ValueDef, ValueId,
 };
 
 /// Builds one function over a program's weights.
@@ -86,12 +86,13 @@ impl<'w> FunctionBuilder<'w> {
         let op = self.function.ops.next_key();
         let v = self.new_value(name, ty, ValueDef::Result(op, 0));
         let name = Literal::string(self.function.values[v].name.clone());
-        let attributes = [("name".to_owned(), name), ("val".to_owned(), literal)].into();
+        let attributes = [("name", name), ("val", literal)].into();
         let operation = Operation {
             kind: OpKind::Const,
             args: Vec::new(),
             outputs: vec![v],
             blocks: Vec::new(),
+            opset: None,
             attributes,
         };
         self.function.ops.push(operation);
@@ -135,7 +136,7 @@ impl<'w> FunctionBuilder<'w> {
             kind,
             args,
             name: None,
-            attributes: BTreeMap::new(),
+            attributes: Attributes::new(),
             blocks: Vec::new(),
             error: None,
         }
@@ -216,7 +217,7 @@ pub struct OpBuilder<'b, 'w> {
     kind: OpKind,
     args: Vec<Option<Arg>>,
     name: Option<String>,
-    attributes: BTreeMap<String, Literal>,
+    attributes: Attributes,
     blocks: Vec<Block>,
     error: Option<OpError>,
 }
@@ -296,12 +297,15 @@ impl OpBuilder<'_, '_> {
                 builder.new_value(&value_name, ty, ValueDef::Result(op, i as u32))
             })
             .collect();
-        attributes.entry("name".to_owned()).or_insert_with(|| Literal::string(name));
+        if !attributes.contains_key("name") {
+            attributes.insert("name", Literal::string(name));
+        }
         builder.function.ops.push(Operation {
             kind,
             args,
             outputs: outputs.clone(),
             blocks,
+            opset: None,
             attributes,
         });
         builder.current_block().ops.push(op);

@@ -1,6 +1,7 @@
 //! The IR that every crate speaks: MIL, Apple's model intermediate language, and a dialect of it
 //! for the parts of language models.
 
+mod attributes;
 mod builder;
 mod error;
 pub mod eval;
@@ -13,6 +14,7 @@ pub mod text;
 mod types;
 mod verify;
 
+pub use attributes::Attributes;
 pub use builder::{FunctionBuilder, OpBuilder};
 pub use error::{Error, ErrorKind, OpError, Result};
 pub use literal::{Literal, Payload};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl};
 use tensor::{WeightId, WeightStore};
 
-use crate::{Literal, OpKind, Opset, TensorType, Type};
+use crate::{Attributes, Literal, OpKind, Opset, TensorType, Type};
 
 /// A value of one function: a parameter, or a result of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,7 +26,7 @@ pub struct Program {
     /// Functions by name.
     pub functions: BTreeMap<String, Function>,
     /// Attributes such as `buildInfo`.
-    pub attributes: BTreeMap<String, Literal>,
+    pub attributes: Attributes,
     /// The tensors that [`Payload::Weight`](crate::Payload::Weight) refers to.
     pub weights: WeightStore,
     /// Where weights lie in blob files, for those that come from one.
@@ -50,7 +50,7 @@ pub struct Function {
     /// Parameters in the order of the model's interface.
     pub inputs: Vec<ValueId>,
     /// Attributes such as `FlexibleShapeInformation`.
-    pub attributes: BTreeMap<String, Literal>,
+    pub attributes: Attributes,
     /// The body. Its `params` are empty: they are `inputs`.
     pub body: Block,
     /// All values, nested blocks' included.
@@ -103,8 +103,11 @@ pub struct Operation {
     pub outputs: Vec<ValueId>,
     /// Nested blocks of control flow.
     pub blocks: Vec<Block>,
+    /// The operation set that a text writes at this operation, for compilers' dumps do. It says no
+    /// more than the function's, which is what counts; packages have no place for it.
+    pub opset: Option<Opset>,
     /// Attributes: `name`, `val` of a const, parameters of iOS 16 `constexpr_*`.
-    pub attributes: BTreeMap<String, Literal>,
+    pub attributes: Attributes,
 }
 
 /// An argument of an operation.
@@ -217,7 +220,7 @@ impl Function {
         Function {
             opset,
             inputs: Vec::new(),
-            attributes: BTreeMap::new(),
+            attributes: Attributes::new(),
             body: Block::default(),
             values: PrimaryMap::new(),
             ops: PrimaryMap::new(),

@@ -82,7 +82,7 @@ fn first_arg(op: &Operation) -> usize {
 
 fn equal(a: &Operation, b: &Operation) -> bool {
     fn without_name(op: &Operation) -> BTreeMap<&str, &mil::Literal> {
-        op.attributes.iter().filter(|(k, _)| *k != "name").map(|(k, v)| (&**k, v)).collect()
+        op.attributes.iter().filter(|(k, _)| *k != "name").collect()
     }
     let (x, y): (&[Option<Arg>], &[Option<Arg>]) = (&a.args, &b.args);
     a.kind == b.kind && x == y && without_name(a) == without_name(b)

@@ -138,12 +138,13 @@ impl Mover<'_> {
         }
         let blocks = old.blocks.iter().map(|b| self.block(b)).collect();
         let outputs: Vec<ValueId> = old.outputs.iter().map(|&v| self.param(v)).collect();
-        let (kind, attributes) = (old.kind, old.attributes.clone());
+        let (kind, opset, attributes) = (old.kind, old.opset, old.attributes.clone());
         let new = self.new.ops.push(Operation {
             kind,
             args,
             outputs: outputs.clone(),
             blocks,
+            opset,
             attributes,
         });
         for (i, &v) in outputs.iter().enumerate() {

@@ -1,11 +1,9 @@
 //! What an operation's definition sees: arguments by name, their types, their constants.
 
-use std::collections::BTreeMap;
-
 use tensor::{DType, Tensor, WeightStore};
 
 use super::{OpKind, bytes};
-use crate::{Arg, Block, Function, Literal, OpError, Operation, TensorType, Type};
+use crate::{Arg, Attributes, Block, Function, Literal, OpError, Operation, TensorType, Type};
 
 /// An operation with its surroundings, as its definition sees it: arguments by name, their types,
 /// and their values where those are constants.
@@ -20,7 +18,7 @@ pub struct OpView<'a> {
     /// Arguments in the order of the parameters.
     pub args: &'a [Option<Arg>],
     /// Attributes.
-    pub attributes: &'a BTreeMap<String, Literal>,
+    pub attributes: &'a Attributes,
     /// Nested blocks.
     pub blocks: &'a [Block],
 }

@@ -11,8 +11,8 @@ use super::weights::WeightTable;
 use crate::error::missing_operations;
 use crate::text::{BlobSource, KINDS, MAX_DEPTH};
 use crate::{
-    Arg, BlobRef, Block, Dim, Error, ErrorKind, Function, Literal, OpError, OpKind, Operation,
-    Payload, Program, Result, TensorType, Type, ValueData, ValueDef, ValueId,
+    Arg, Attributes, BlobRef, Block, Dim, Error, ErrorKind, Function, Literal, OpError, OpKind,
+    Operation, Payload, Program, Result, TensorType, Type, ValueData, ValueDef, ValueId,
 };
 
 /// The program that `proto` describes; constants in weight files come from `blobs`.
@@ -185,7 +185,14 @@ impl Decoder<'_> {
             let defined = scope.define(output, ValueDef::Result(id, i as u32));
             outputs.push(defined.map_err(|e| place(e, scope))?);
         }
-        Ok(scope.function.ops.push(Operation { kind, args, outputs, blocks, attributes }))
+        Ok(scope.function.ops.push(Operation {
+            kind,
+            args,
+            outputs,
+            blocks,
+            opset: None,
+            attributes,
+        }))
     }
 
     fn args(
@@ -223,8 +230,8 @@ impl Decoder<'_> {
         &mut self,
         proto: &BTreeMap<String, Kept<proto::Value>>,
         owner: &str,
-    ) -> Result<BTreeMap<String, Literal>, OpError> {
-        let mut literals = BTreeMap::new();
+    ) -> Result<Attributes, OpError> {
+        let mut literals = Attributes::with_capacity(proto.len());
         for (name, value) in proto {
             let weight = if name == "val" { owner.to_owned() } else { format!("{owner}_{name}") };
             let literal = self.literal(value, &weight, 0).map_err(|e| OpError {

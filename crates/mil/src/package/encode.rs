@@ -12,8 +12,8 @@ use super::proto::{
 };
 use super::types::{FIRST_OF_1_3, key_of_opset, number_of_dtype};
 use crate::{
-    Arg, Block, Dim, Error, ErrorKind, Function, Literal, OpError, OpId, Payload, Program, Result,
-    TensorType, Type, ValueId,
+    Arg, Attributes, Block, Dim, Error, ErrorKind, Function, OpError, OpId, Payload, Program,
+    Result, TensorType, Type, ValueId,
 };
 
 /// A program as protobuf, and the weight file that belongs to it.
@@ -144,12 +144,12 @@ impl Encoder {
     /// Attributes; large ones go to the weight file if `file`.
     fn attributes(
         &mut self,
-        literals: &BTreeMap<String, Literal>,
+        literals: &Attributes,
         file: bool,
     ) -> Result<BTreeMap<String, Kept<proto::Value>>, OpError> {
         literals
             .iter()
-            .map(|(name, l)| Ok((name.clone(), self.value(&l.ty, &l.payload, file)?)))
+            .map(|(name, l)| Ok((name.to_owned(), self.value(&l.ty, &l.payload, file)?)))
             .collect()
     }
 

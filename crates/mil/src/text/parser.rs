@@ -12,7 +12,7 @@ use crate::error::missing_operations;
 use crate::ops::OPS;
 use crate::package::weights::WeightTable;
 use crate::{
-    Arg, BlobRef, Block, Error, ErrorKind, Function, Literal, OpError, OpId, OpKind, Operation,
+    Arg, Attributes, BlobRef, Block, Error, ErrorKind, Function, OpError, OpId, OpKind, Operation,
     Opset, Program, Result, Span, TensorType, Type, ValueData, ValueDef, ValueId,
 };
 
@@ -206,9 +206,9 @@ impl<'s, 'b> Parser<'s, 'b> {
     }
 
     /// `[name = literal, ...]`; `owner` names weights in it.
-    fn attributes(&mut self, owner: &str) -> Result<BTreeMap<String, Literal>> {
+    fn attributes(&mut self, owner: &str) -> Result<Attributes> {
         self.expect(b'[')?;
-        let mut attributes = BTreeMap::new();
+        let mut attributes = Attributes::new();
         self.items(b']', |p| {
             let start = p.start;
             let name = p.name("an attribute's name")?;
@@ -337,15 +337,16 @@ impl<'s, 'b> Parser<'s, 'b> {
             self.missing.insert(name);
             self.first_missing.get_or_insert(kind_start);
         }
-        if self.token == Token::Punct(b'<') {
-            self.opset()?;
-        }
+        let opset = match self.token {
+            Token::Punct(b'<') => Some(self.opset()?),
+            _ => None,
+        };
         let args = self.args(scope, kind)?;
         let owner = results.first().map_or("", |r| r.1);
         let attributes = if self.token == Token::Punct(b'[') {
             self.attributes(owner)?
         } else {
-            BTreeMap::new()
+            Attributes::new()
         };
         let mut blocks = Vec::new();
         while self.token == Token::Punct(b'(') {
@@ -364,7 +365,7 @@ impl<'s, 'b> Parser<'s, 'b> {
             })
             .collect::<Result<_>>()?;
         let Some(kind) = kind else { return Ok(None) };
-        scope.function.ops.push(Operation { kind, args, outputs, blocks, attributes });
+        scope.function.ops.push(Operation { kind, args, outputs, blocks, opset, attributes });
         scope.function.spans[id] = span;
         Ok(Some(id))
     }

@@ -1,6 +1,5 @@
 //! Printing programs as Apple's compiler does.
 
-use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 use cranelift_entity::SecondaryMap;
@@ -10,8 +9,8 @@ use super::Dialect;
 use super::elements::Elements;
 use super::types::{write_tensor, write_type};
 use crate::{
-    Arg, BlobRef, Block, Error, ErrorKind, Function, Literal, OpId, Payload, Program, Result,
-    TensorType, Type, ValueId,
+    Arg, Attributes, BlobRef, Block, Error, ErrorKind, Function, Literal, OpId, Payload, Program,
+    Result, TensorType, Type, ValueId,
 };
 
 /// Prints a program whose weights all lie in weight files ([`Program::blobs`]).
@@ -126,6 +125,9 @@ impl<'p> Printer<'p> {
             self.out.push_str(" = ");
         }
         self.out.push_str(operation.kind.name());
+        if let Some(opset) = operation.opset {
+            write!(self.out, "<{opset}>")?;
+        }
         self.out.push('(');
         let params = operation.kind.def().params();
         let mut args: Vec<(&str, &Arg)> = params
@@ -182,7 +184,7 @@ impl<'p> Printer<'p> {
         Ok(())
     }
 
-    fn attributes(&mut self, attributes: &'p BTreeMap<String, Literal>) -> fmt::Result {
+    fn attributes(&mut self, attributes: &'p Attributes) -> fmt::Result {
         for (i, (name, literal)) in attributes.iter().enumerate() {
             if i > 0 {
                 self.out.push_str(", ");

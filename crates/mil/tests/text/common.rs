@@ -50,7 +50,7 @@ struct Same<'p> {
     b: &'p Program,
 }
 
-type Literals = std::collections::BTreeMap<String, Literal>;
+type Literals = mil::Attributes;
 
 impl Same<'_> {
     fn function(&self, f: &Function, g: &Function) -> Result<(), String> {
