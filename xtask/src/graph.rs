@@ -21,6 +21,7 @@ const TABLE: &[Row] = &[
     row("kernels", &["tensor"]),
     row("exec", &["mil", "tensor"]),
     row("import", &["mil", "tensor"]),
+    row("ane-model", &["mil", "tensor"]),
     row("passes", &["mil", "tensor"]),
     row("cpu", &["mil", "exec", "kernels", "passes", "tensor"]),
     row("llm", &["mil", "exec", "import", "tensor"]),
