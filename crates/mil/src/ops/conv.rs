@@ -112,8 +112,12 @@ fn convolve(
     {
         return Err(mismatch());
     }
-    let (spatial, sizes) =
+    let (mut spatial, sizes) =
         spatial(windows, &x.shape[2..], &weight.shape[2..]).ok_or_else(mismatch)?;
+    // An axis of one element is no axis: the inner loop is to run along a long one.
+    while spatial[2].is_one() && !spatial[..2].iter().all(Axis::is_one) {
+        spatial.rotate_right(1);
+    }
     let shape = [&[n, out], &*sizes].concat();
     let plane: usize = spatial.iter().map(|a| a.out).product();
     let source: usize = spatial.iter().map(|a| a.size).product();

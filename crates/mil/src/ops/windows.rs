@@ -113,6 +113,11 @@ impl Axis {
     pub(super) const SINGLE: Axis =
         Axis { size: 1, kernel: 1, out: 1, before: 0, after: 0, stride: 1, dilation: 1 };
 
+    /// Whether the axis has one element, in one window without padding.
+    pub(super) fn is_one(&self) -> bool {
+        [self.size, self.kernel, self.out] == [1; 3] && self.before + self.after == 0
+    }
+
     /// The windows whose place `k` is an element, not padding: the first, how many, and the element
     /// of the first.
     pub(super) fn run(&self, k: usize) -> (usize, usize, usize) {

@@ -17,6 +17,7 @@ mod encode;
 mod files;
 mod flexible;
 mod manifest;
+mod pipeline;
 pub mod proto;
 mod save;
 mod types;
@@ -61,7 +62,7 @@ impl Package {
     }
 
     /// Opens a `.mlpackage`, `.mlmodelc`, `.mlmodel` or MIL text. Weights are mapped, not read.
-    /// A pipeline is opened as its one model.
+    /// A pipeline is opened as its one model; for one of more see [`Package::open_pipeline`].
     ///
     /// The program is not verified: see [`verify`](crate::verify()).
     ///
@@ -84,6 +85,10 @@ impl Package {
         }
         let text = path.join(compiled::TEXT);
         if !text.exists() {
+            let parts = pipeline::compiled_models(path);
+            if !parts.is_empty() {
+                return Self::open(pipeline::only(parts).map_err(|e| e.in_file(path))?);
+            }
             let message = format!(
                 "holds neither {} (a package) nor {} (a compiled ML program)",
                 manifest::NAME,
@@ -106,18 +111,10 @@ impl Package {
     /// # Errors
     /// As [`Package::open`], without the file.
     pub fn from_model(model: &[u8], blobs: &dyn BlobSource) -> Result<Self> {
-        let mut model = Kept::<proto::Model>::decode(model)
-            .map_err(|e| Error::new(ErrorKind::Invalid, format!("not a Core ML model: {e}")))?;
-        if let Some(pipeline) = model.pipeline.take() {
-            let mut models = pipeline.message.models;
-            match models.pop() {
-                Some(only) if models.is_empty() => model = only,
-                _ => {
-                    let message = format!("a pipeline of {} models", pipeline.message.names.len());
-                    return Err(Error::new(ErrorKind::Unsupported, message));
-                }
-            }
-        }
+        Self::of_model(pipeline::only(pipeline::models(model)?)?, blobs)
+    }
+
+    fn of_model(mut model: Kept<proto::Model>, blobs: &dyn BlobSource) -> Result<Self> {
         let Some(ml_program) = model.ml_program.take() else {
             let message = "the model is no ML program (an older kind of Core ML model)";
             return Err(Error::new(ErrorKind::Unsupported, message));
@@ -237,9 +234,14 @@ fn add_flexible_shapes(program: &mut Program, description: &ModelDescription) ->
     Ok(())
 }
 
-fn open_model(path: &Path) -> Result<Package> {
-    let bytes = files::map(path)?;
+/// A specification's bytes and the weight files beside it.
+fn map_model(path: &Path) -> Result<(tensor::Bytes, WeightFiles)> {
     let blobs = WeightFiles::new(path.parent().unwrap_or(Path::new(".")));
+    Ok((files::map(path)?, blobs))
+}
+
+fn open_model(path: &Path) -> Result<Package> {
+    let (bytes, blobs) = map_model(path)?;
     Package::from_model(&bytes, &blobs).map_err(|e| e.in_file(path))
 }
 

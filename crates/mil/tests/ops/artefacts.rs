@@ -33,7 +33,7 @@ fn load(path: &Path) -> Option<Program> {
     }
 }
 
-fn run(
+pub(crate) fn run(
     program: &Program,
     arithmetic: Arithmetic,
     inputs: &BTreeMap<String, Value>,
@@ -63,7 +63,7 @@ fn floats(a: &Array) -> Vec<f64> {
 }
 
 /// How far `actual` is from `expected`, relative above 1.
-fn distance(actual: &Array, expected: &Array) -> f64 {
+pub(crate) fn distance(actual: &Array, expected: &Array) -> f64 {
     assert_eq!(actual.shape, expected.shape);
     let far = |(a, e): (&f64, &f64)| if a == e { 0.0 } else { (a - e).abs() / e.abs().max(1.0) };
     floats(actual).iter().zip(&floats(expected)).map(far).fold(0.0, |worst, d| {
@@ -73,7 +73,10 @@ fn distance(actual: &Array, expected: &Array) -> f64 {
 }
 
 /// Inputs by name, as the program's types want them.
-fn inputs(program: &Program, arrays: &BTreeMap<String, Array>) -> BTreeMap<String, Value> {
+pub(crate) fn inputs(
+    program: &Program,
+    arrays: &BTreeMap<String, Array>,
+) -> BTreeMap<String, Value> {
     let main = &program.functions["main"];
     let typed = |&v: &mil::ValueId| {
         let data = &main.values[v];

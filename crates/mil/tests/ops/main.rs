@@ -16,3 +16,4 @@ mod networks;
 mod npz;
 mod plain;
 mod programs;
+mod third_parties;

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use mil::package::Package;
-use mil::text::parse;
+use mil::package::blob::BlobFile;
+use mil::text::{Dialect, parse};
 use mil::{Error, ErrorKind, OpKind};
 use prost::Message;
 
@@ -37,7 +38,7 @@ fn missing(package: &std::path::Path) -> BTreeSet<String> {
 }
 
 /// The text without its second line, which names the tool that wrote it.
-fn without_build_info(text: &str) -> String {
+pub(crate) fn without_build_info(text: &str) -> String {
     let mut lines: Vec<&str> = text.lines().collect();
     assert!(lines[1].starts_with('['), "{}", lines[1]);
     lines.remove(1);
@@ -92,21 +93,33 @@ fn chain(package: &Package, path: &std::path::Path, copy: &std::path::Path) -> R
         return Err(format!("text differs: {difference:?}"));
     }
     assert_eq!(own, expected);
+    let parsed = through_text_and_file(package, &weights_of(&mil), copy)?;
+    assert_eq!(parsed, package.dialect());
+    derived(package)
+}
+
+/// Prints the program, reads the text and compares; writes the package to `copy`, reads it and compares.
+/// The dialect of the text.
+pub(crate) fn through_text_and_file(
+    package: &Package,
+    weights: &BlobFile,
+    copy: &std::path::Path,
+) -> Result<Dialect, String> {
+    let text = |e: Error| e.to_string();
     mil::verify(&package.program).map_err(text)?;
-    let parsed = parse(&printed, &weights_of(&mil)).map_err(text)?;
-    assert_eq!(parsed.dialect, package.dialect());
+    let parsed = parse(&package.text().map_err(text)?, weights).map_err(text)?;
     same_program(&package.program, &parsed.program)?;
     package.save(copy).map_err(text)?;
     let again = Package::open(copy).map_err(text)?;
     same_program(&package.program, &again.program)?;
     assert_eq!(again.spec_version, package.spec_version);
     assert_eq!(again.description, package.description);
-    derived(package, &again)
+    Ok(parsed.dialect)
 }
 
 /// The description that the signatures imply says what the stated one does, images aside.
-fn derived(package: &Package, again: &Package) -> Result<(), String> {
-    let mut bare = again.clone();
+fn derived(package: &Package) -> Result<(), String> {
+    let mut bare = package.clone();
     bare.description = None;
     for name in package.program.functions.keys() {
         let stated = package.interface(name).map_err(|e| e.to_string())?;

@@ -9,3 +9,4 @@ mod chain;
 mod common;
 mod forms;
 mod hostile;
+mod third_parties;
