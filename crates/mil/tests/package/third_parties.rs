@@ -89,7 +89,7 @@ fn texts_of_apples_compiler() {
             assert_eq!(without_keys(&own), without_keys(&theirs), "{name}");
             if own == theirs {
                 let mut compiled = compiled.program.clone();
-                compiled.attributes.clear();
+                compiled.attributes = mil::Attributes::default();
                 same_program(&package.program, &compiled).unwrap();
             } else {
                 keys += 1;
