@@ -18,10 +18,10 @@ const LARGEST_INTEGER: i128 = 9;
 /// Most elements of an input made here.
 const LARGEST: usize = 1 << 30;
 
-/// An argument `NAME=SOURCE`.
+/// An argument `NAME=SOURCE`, or `zeros` or `random` for every input that no other argument names.
 #[derive(Clone, Debug)]
 pub struct InputArg {
-    name: String,
+    name: Option<String>,
     source: Source,
 }
 
@@ -39,8 +39,13 @@ impl FromStr for InputArg {
     type Err = String;
 
     fn from_str(argument: &str) -> Result<Self, String> {
-        let usage =
-            "is not NAME=FILE.npy, NAME=FILE.npz:ARRAY, NAME=zeros[:2x3] or NAME=random[:2x3]";
+        let usage = "is not NAME=FILE.npy, NAME=FILE.npz:ARRAY, NAME=zeros[:2x3], NAME=random[:2x3], zeros or \
+                     random";
+        match argument {
+            "zeros" => return Ok(InputArg { name: None, source: Source::Zeros(None) }),
+            "random" => return Ok(InputArg { name: None, source: Source::Random(None) }),
+            _ => {}
+        }
         let (name, source) = argument.split_once('=').ok_or(usage)?;
         if name.is_empty() || source.is_empty() {
             return Err(usage.to_owned());
@@ -57,7 +62,7 @@ impl FromStr for InputArg {
             "random" => Source::Random(shape),
             _ => Source::File(source.to_owned()),
         };
-        Ok(InputArg { name: name.to_owned(), source })
+        Ok(InputArg { name: Some(name.to_owned()), source })
     }
 }
 
@@ -104,15 +109,15 @@ impl Inputs {
             format!("no function \"{name}\" (there is {})", known.join(", "))
         })?;
         let types = types(function);
-        complete(&types, arguments)?;
+        let arguments = complete(&types, arguments)?;
         let shapes = shapes(package, name);
         let mut sizes = BTreeMap::new();
         let mut files = BTreeMap::new();
         // Files first: they fix the sizes that zeros and random numbers follow.
-        for argument in arguments {
-            let Source::File(place) = &argument.source else { continue };
-            let ty = types[argument.name.as_str()];
-            let place_of = || format!("input {}", argument.name);
+        for &(name, source) in &arguments {
+            let Source::File(place) = source else { continue };
+            let ty = types[name];
+            let place_of = || format!("input {name}");
             let array = npy::read(place).with_context(place_of)?;
             let source = prepared(&array, ty, steps).with_context(place_of)?;
             let first = match &source {
@@ -121,15 +126,13 @@ impl Inputs {
                 Prepared::Random(_) => None,
             };
             if let Some(Value::Array(array)) = first {
-                check(ty, &array.shape, shapes.get(&argument.name), &mut sizes)
-                    .with_context(place_of)?;
+                check(ty, &array.shape, shapes.get(name), &mut sizes).with_context(place_of)?;
             }
-            files.insert(&argument.name, source);
+            files.insert(name, source);
         }
         let mut inputs = Vec::new();
-        for argument in arguments {
-            let name = &argument.name;
-            let ty = types[name.as_str()];
+        for (name, source) in arguments {
+            let ty = types[name];
             let place_of = || format!("input {name}");
             let mut made = |shape: &Option<Vec<usize>>| -> Result<Vec<usize>> {
                 let known = shapes.get(name);
@@ -139,7 +142,7 @@ impl Inputs {
                 check(ty, &shape, known, &mut sizes)?;
                 Ok(shape)
             };
-            let source = match &argument.source {
+            let source = match source {
                 Source::File(_) => files.remove(name),
                 Source::Zeros(shape) => {
                     let shape = made(shape).with_context(place_of)?;
@@ -150,7 +153,7 @@ impl Inputs {
                 }
             };
             let source = source.with_context(|| format!("input {name} is given twice"))?;
-            inputs.push(Input { name: name.clone(), ty: ty.clone(), source });
+            inputs.push(Input { name: name.to_owned(), ty: ty.clone(), source });
         }
         Ok(Inputs { inputs, rng: Rng::with_seed(seed), sizes })
     }
@@ -173,20 +176,32 @@ fn types(function: &Function) -> BTreeMap<&str, &TensorType> {
     function.inputs.iter().filter_map(typed).collect()
 }
 
-/// Checks that the arguments name every input once, and nothing else.
-fn complete(types: &BTreeMap<&str, &TensorType>, arguments: &[InputArg]) -> Result<()> {
-    let mut given = BTreeSet::new();
-    for InputArg { name, .. } in arguments {
+/// The source of each input, in the order of the arguments, which name every input once and nothing else.
+fn complete<'a>(
+    types: &BTreeMap<&'a str, &TensorType>,
+    arguments: &'a [InputArg],
+) -> Result<Vec<(&'a str, &'a Source)>> {
+    let (mut given, mut sources, mut rest) = (BTreeSet::new(), Vec::new(), None);
+    for InputArg { name, source } in arguments {
+        let Some(name) = name else {
+            ensure!(rest.replace(source).is_none(), "the other inputs are given twice");
+            continue;
+        };
         if !types.contains_key(name.as_str()) {
             let known: Vec<&str> = types.keys().copied().collect();
             bail!("no input \"{name}\" (there is {})", known.join(", "));
         }
         ensure!(given.insert(name.as_str()), "input {name} is given twice");
+        sources.push((name.as_str(), source));
     }
     let missing = types.iter().filter(|(name, _)| !given.contains(*name));
+    if let Some(source) = rest {
+        sources.extend(missing.map(|(&name, _)| (name, source)));
+        return Ok(sources);
+    }
     let missing: Vec<String> = missing.map(|(name, ty)| format!("{name} ({ty})")).collect();
     ensure!(missing.is_empty(), "missing inputs: {}", missing.join(", "));
-    Ok(())
+    Ok(sources)
 }
 
 /// The shapes that the model's description lets inputs have.
@@ -250,6 +265,24 @@ fn check(
     Ok(())
 }
 
+/// What the symbols of `function`'s inputs stand for, given these.
+///
+/// # Errors
+/// When one does not have its type.
+pub(crate) fn sizes(
+    function: &Function,
+    given: &BTreeMap<String, Value>,
+) -> Result<BTreeMap<String, usize>> {
+    let mut sizes = BTreeMap::new();
+    for (name, ty) in types(function) {
+        if let Some(Value::Array(array)) = given.get(name) {
+            let fits = fits(ty, &array.shape, &mut sizes);
+            ensure!(fits, "input {name}: shape {:?} is not that of {ty}", array.shape);
+        }
+    }
+    Ok(sizes)
+}
+
 /// Whether a shape is one of `ty`, given what symbols stand for.
 fn fits(ty: &TensorType, shape: &[usize], sizes: &mut BTreeMap<String, usize>) -> bool {
     let same = |(&n, dim): (&usize, &Dim)| match dim {
@@ -299,7 +332,7 @@ fn prepared(array: &Array, ty: &TensorType, steps: usize) -> Result<Prepared> {
 }
 
 /// The array in the element type of an input: floats are rounded to it, integers must fit.
-fn converted(array: &Array, dtype: DType) -> Result<Array> {
+pub(crate) fn converted(array: &Array, dtype: DType) -> Result<Array> {
     let same_kind = match &array.data {
         Data::Float(_) => dtype.is_float(),
         Data::Int(values) => {
@@ -347,6 +380,7 @@ mod tests {
         assert_eq!(source("x=zeros"), Ok(Source::Zeros(None)));
         assert_eq!(source("x=random:2x3"), Ok(Source::Random(Some(vec![2, 3]))));
         assert_eq!(source("x=a.npz:in0"), Ok(Source::File("a.npz:in0".into())));
+        assert_eq!(source("random"), Ok(Source::Random(None)));
         assert_eq!(source("x=./zeros"), Ok(Source::File("./zeros".into())));
         for wrong in ["x", "=zeros", "x=", "x=zeros:2x", "x=random:-1"] {
             source(wrong).unwrap_err();

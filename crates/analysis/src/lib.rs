@@ -1,8 +1,16 @@
 //! What can be said of a program and of a run of it, for people: listings, inputs and arrays from files, figures.
 
+mod constants;
+pub mod diff;
+pub mod difference;
+mod encoding;
+pub mod files;
+pub mod graph;
 pub mod inputs;
 pub mod nonfinite;
 pub mod npy;
+pub mod outputs;
 pub mod package_listing;
 pub mod statistics;
 pub mod units;
+mod written;

@@ -1,6 +1,6 @@
 //! Arrays in numpy's files: `.npy` (one array, format versions 1 to 3) and `.npz` (a ZIP archive of such files).
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{Cursor, Read, Seek, Write};
 use std::path::Path;
 
@@ -9,6 +9,8 @@ use mil::eval::{Arithmetic, Array, Data};
 use tensor::{Bytes, DType, Tensor, element_count};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
+
+use crate::files;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
@@ -213,15 +215,7 @@ impl Archive {
     /// # Errors
     /// Those of the file system.
     pub fn save(self, path: &Path) -> Result<()> {
-        let bytes = self.zip.finish()?.into_inner();
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(".partial");
-        let written = fs::write(&partial, bytes).and_then(|()| fs::rename(&partial, path));
-        if written.is_err() {
-            // The error above is what matters.
-            let _ = fs::remove_file(&partial);
-        }
-        written.with_context(|| format!("cannot write {}", path.display()))
+        files::write(path, &self.zip.finish()?.into_inner())
     }
 }
 

@@ -6,9 +6,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use mil::package::{Kind, Package, Shapes};
-use mil::{Function, OpKind, Payload, Type, ValueId};
+use mil::{Cost, Function, OpKind, OpView, Payload, Type, ValueId};
 use serde::Serialize;
 
+use crate::constants::{Scope, decompresses, is_constant};
+use crate::encoding::encoding;
 use crate::inputs::described;
 use crate::units;
 
@@ -34,27 +36,36 @@ pub struct Listing {
 
 /// What is said of a function.
 #[derive(Serialize)]
-struct Signature {
-    opset: &'static str,
-    inputs: Vec<Feature>,
-    outputs: Vec<Feature>,
-    states: Vec<Feature>,
+pub(crate) struct Signature {
+    pub(crate) opset: &'static str,
+    pub(crate) inputs: Vec<Feature>,
+    pub(crate) outputs: Vec<Feature>,
+    pub(crate) states: Vec<Feature>,
     /// Operations by kind, those of nested blocks too, constants apart.
     operations: BTreeMap<&'static str, usize>,
     constants: usize,
     /// Elements of its weights, decompressed.
     parameters: u64,
+    /// Its weights by how they are stored.
+    encodings: BTreeMap<String, Weights>,
+    /// Floating-point operations of one call, a multiply-add being two; open sizes count 1, and nested blocks once.
+    flops: u64,
+    /// Bytes that the operations of one call read and write, counted likewise.
+    bytes_moved: u64,
 }
 
 /// An input, output or state.
 #[derive(Serialize)]
-struct Feature {
-    name: String,
+pub(crate) struct Feature {
+    pub(crate) name: String,
     #[serde(rename = "type")]
-    ty: String,
+    pub(crate) ty: String,
     /// Shapes that the type leaves open, or an image's form.
     #[serde(skip_serializing_if = "String::is_empty")]
-    allowed: String,
+    pub(crate) allowed: String,
+    /// Whether it is an image, which only a package's description says.
+    #[serde(skip)]
+    pub(crate) image: bool,
 }
 
 /// Weights of one element type.
@@ -112,7 +123,7 @@ fn minimum_os(spec_version: i32) -> Option<&'static str> {
     })
 }
 
-fn metadata(package: &Package) -> BTreeMap<String, String> {
+pub(crate) fn metadata(package: &Package) -> BTreeMap<String, String> {
     let described = package.description.as_ref().and_then(|d| d.metadata.as_ref());
     let Some(m) = described else { return BTreeMap::new() };
     let known = [
@@ -126,15 +137,16 @@ fn metadata(package: &Package) -> BTreeMap<String, String> {
     own.chain(known).filter(|(_, v)| !v.is_empty()).collect()
 }
 
-fn of_function(package: &Package, name: &str, function: &Function) -> Signature {
+pub(crate) fn of_function(package: &Package, name: &str, function: &Function) -> Signature {
     let interface = package.interface(name).unwrap_or_default();
     let features = interface.inputs.iter().chain(&interface.states);
-    let allowed: BTreeMap<&str, String> =
-        features.map(|f| (f.name.as_str(), allowed(&f.kind))).collect();
+    let kinds: BTreeMap<&str, &Kind> = features.map(|f| (f.name.as_str(), &f.kind)).collect();
     let feature = |&v: &ValueId| {
         let name = function.values[v].name.clone();
-        let allowed = allowed.get(name.as_str()).cloned().unwrap_or_default();
-        Feature { name, ty: function.ty(v).to_string(), allowed }
+        let kind = kinds.get(name.as_str());
+        let allowed = kind.map(|kind| allowed(kind)).unwrap_or_default();
+        let image = matches!(kind, Some(Kind::Image(_)));
+        Feature { name, ty: function.ty(v).to_string(), allowed, image }
     };
     let is_state = |v: &&ValueId| matches!(function.ty(**v), Type::State(_));
     let mut operations = BTreeMap::new();
@@ -142,6 +154,7 @@ fn of_function(package: &Package, name: &str, function: &Function) -> Signature 
         *operations.entry(op.kind.name()).or_default() += 1;
     }
     let constants = operations.remove(OpKind::Const.name()).unwrap_or(0);
+    let cost = cost(package, function);
     Signature {
         opset: function.opset.name(),
         inputs: function.inputs.iter().filter(|v| !is_state(v)).map(feature).collect(),
@@ -150,7 +163,34 @@ fn of_function(package: &Package, name: &str, function: &Function) -> Signature 
         operations,
         constants,
         parameters: parameters(function),
+        encodings: Scope::new(&package.program, name).map(|s| encodings(&s)).unwrap_or_default(),
+        flops: cost.flops as u64,
+        bytes_moved: cost.bytes as u64,
     }
+}
+
+/// Work of all operations that are no constants.
+fn cost(package: &Package, function: &Function) -> Cost {
+    let mut sum = Cost::default();
+    for op in function.ops.values().filter(|op| !is_constant(op.kind)) {
+        let results: Vec<Type> = op.outputs.iter().map(|&v| function.ty(v).clone()).collect();
+        let view = OpView::new(function, &package.program.weights, op);
+        let own = op.kind.def().cost(&view, &results);
+        (sum.flops, sum.bytes) = (sum.flops + own.flops, sum.bytes + own.bytes);
+    }
+    sum
+}
+
+fn encodings(scope: &Scope<'_>) -> BTreeMap<String, Weights> {
+    let mut encodings = BTreeMap::<String, Weights>::new();
+    for constant in scope.weights() {
+        let weights = encodings.entry(encoding(scope, constant)).or_default();
+        let shape = scope.ty(constant).as_tensor().and_then(mil::TensorType::fixed_shape);
+        weights.tensors += 1;
+        weights.elements += shape.and_then(|s| tensor::element_count(&s)).unwrap_or(0) as u64;
+        weights.bytes += scope.stored_bytes(constant);
+    }
+    encodings
 }
 
 fn allowed(kind: &Kind) -> String {
@@ -170,7 +210,6 @@ fn allowed(kind: &Kind) -> String {
 /// Elements of the weights of `function`: constants in a weight file, and what is decompressed from them in
 /// place of these.
 fn parameters(function: &Function) -> u64 {
-    let decompresses = |kind: OpKind| kind.name().starts_with("constexpr_");
     let mut compressed = BTreeSet::new();
     for op in function.ops.values().filter(|op| decompresses(op.kind)) {
         op.for_each_arg_value(|v| {
@@ -242,7 +281,7 @@ impl Listing {
             for (kind, features) in
                 [("input", &f.inputs), ("state", &f.states), ("output", &f.outputs)]
             {
-                for Feature { name, ty, allowed } in features {
+                for Feature { name, ty, allowed, .. } in features {
                     let allowed =
                         if allowed.is_empty() { String::new() } else { format!("  {allowed}") };
                     lines.push(format!("  {kind:<6} {name:<24} {ty}{allowed}"));
@@ -257,17 +296,28 @@ impl Listing {
             let mut sorted: Vec<_> = f.operations.iter().collect();
             sorted.sort_by_key(|&(name, &n)| (std::cmp::Reverse(n), name));
             lines.extend(sorted.iter().map(|(name, n)| format!("    {n:>5} {name}")));
+            lines.push(format!(
+                "  {} floating-point operations and {} moved in a call",
+                units::thousands(f.flops),
+                units::size(f.bytes_moved)
+            ));
+            lines.extend(f.encodings.iter().map(|(name, w)| format!("  {}", listed(name, w))));
         }
         let size = units::size(self.weight_file_bytes);
         lines.extend([String::new(), format!("weights ({size} of files)")]);
         for (name, ty) in &self.weights {
-            lines.push(format!(
-                "  {name:<7} {:>5} tensors {:>15} elements {:>10}",
-                ty.tensors,
-                units::thousands(ty.elements),
-                units::size(ty.bytes)
-            ));
+            lines.push(format!("  {}", listed(name, ty)));
         }
         lines.join("\n")
     }
+}
+
+/// Weights of one type or encoding on one line.
+fn listed(name: &str, weights: &Weights) -> String {
+    format!(
+        "{name:<7} {:>5} tensors {:>15} elements {:>10}",
+        weights.tensors,
+        units::thousands(weights.elements),
+        units::size(weights.bytes)
+    )
 }

@@ -33,7 +33,7 @@ pub struct Argmax {
 }
 
 /// The elements as numbers, truth values as 0 and 1; none for strings.
-fn numbers(array: &Array) -> Box<dyn Iterator<Item = f64> + '_> {
+pub(crate) fn numbers(array: &Array) -> Box<dyn Iterator<Item = f64> + '_> {
     match &array.data {
         Data::Float(v) => Box::new(v.iter().copied()),
         Data::Int(v) => Box::new(v.iter().map(|&i| i as f64)),

@@ -1,12 +1,13 @@
 //! `rigel inspect`: what a model file or a Core ML program holds, and what of a model would not run.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use analysis::{package_listing, units};
-use anyhow::Result;
+use analysis::{graph, package_listing, units};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use llm::Inspection;
+use mil::package::Package;
 use serde_json::json;
 
 use crate::progress::Downloads;
@@ -25,6 +26,10 @@ pub(crate) struct Inspect {
     /// path, spec_version, minimum_os, default_function, metadata, functions, weights, weight_file_bytes
     #[arg(long)]
     json: bool,
+    /// Draw a Core ML program here instead: operations, and the types and shapes of what flows between them. A
+    /// .html page moves, zooms and searches, and loads nothing
+    #[arg(long, value_name = "FILE.svg|FILE.html", conflicts_with = "json")]
+    graph: Option<PathBuf>,
 }
 
 /// Tensors of one type.
@@ -37,7 +42,12 @@ struct Type {
 
 impl Inspect {
     pub(super) fn run(&self) -> Result<()> {
-        if let Some(path) = package_listing::recognised(Path::new(&self.file)) {
+        let recognised = package_listing::recognised(Path::new(&self.file));
+        if let Some(out) = &self.graph {
+            let none = || format!("{}: no Core ML program, and only those are drawn", self.file);
+            return draw(recognised.with_context(none)?, out);
+        }
+        if let Some(path) = recognised {
             let listing = package_listing::read(path)?;
             return if self.json { output::json(&listing) } else { output::line(&listing.text()) };
         }
@@ -51,6 +61,20 @@ impl Inspect {
         }
         output::line(&listing(&inspection, &types))
     }
+}
+
+/// Writes the drawing of the program at `path` to `out`.
+fn draw(path: &Path, out: &Path) -> Result<()> {
+    let package = Package::open(path)?;
+    mil::verify(&package.program).map_err(|e| e.in_file(path))?;
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    let drawn = match out.extension().and_then(|e| e.to_str()) {
+        Some("svg") => graph::svg(&package),
+        Some("html") => graph::html(&package, &name),
+        _ => bail!("{}: a drawing is a .svg or .html file", out.display()),
+    };
+    let drawn = drawn.with_context(|| path.display().to_string())?;
+    analysis::files::write(out, drawn.as_bytes())
 }
 
 fn types(inspection: &Inspection) -> BTreeMap<&str, Type> {

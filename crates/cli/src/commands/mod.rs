@@ -2,6 +2,7 @@
 
 mod chat;
 mod completions;
+mod diff;
 mod eval;
 mod generate;
 mod inspect;
@@ -25,6 +26,7 @@ pub(crate) enum Command {
     Tokenize(tokenize::Tokenize),
     Inspect(inspect::Inspect),
     Run(run::Run),
+    Diff(diff::Diff),
     Pull(pull::Pull),
     Models(models::Models),
     Completions(completions::Completions),
@@ -39,6 +41,7 @@ impl Command {
         match self {
             Command::Generate(c) => return c.run(),
             Command::Chat(c) => return c.run(),
+            Command::Diff(c) => return c.run(),
             Command::Eval(c) => c.run()?,
             Command::Tokenize(c) => c.run()?,
             Command::Inspect(c) => c.run()?,

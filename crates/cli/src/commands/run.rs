@@ -7,12 +7,13 @@ use std::rc::Rc;
 use analysis::inputs::{InputArg, Inputs};
 use analysis::nonfinite::{Origin, Watch};
 use analysis::npy::Archive;
+use analysis::outputs::{Named, named, stacked};
 use analysis::statistics::{Argmax, Summary, argmax, summary};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use mil::eval::{self, Arithmetic, Array, Data, Value};
 use mil::package::Package;
-use mil::{Function, Program, ValueId};
+use mil::{Program, ValueId};
 use serde::Serialize;
 use serde_json::json;
 
@@ -29,7 +30,7 @@ pub(crate) struct Run {
     /// Path of the package, compiled model or MIL text
     path: PathBuf,
     /// An input: NAME=FILE.npy, NAME=FILE.npz:ARRAY, NAME=zeros or NAME=random (floats from -1 to 1, integers
-    /// from 0 to 9), of a shape that is open as NAME=zeros:2x3. A file whose array has one more axis of N in
+    /// from 0 to 9), of a shape that is open as NAME=zeros:2x3; `zeros` or `random` alone for all inputs not named. A file whose array has one more axis of N in
     /// front has an input for each of N steps
     #[arg(long, value_name = "NAME=SOURCE")]
     input: Vec<InputArg>,
@@ -67,7 +68,7 @@ pub(crate) struct Run {
 /// The arithmetic of a run.
 #[derive(Clone, Copy, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Rounding {
+pub(super) enum Rounding {
     /// Not at all: double precision throughout
     Exact,
     /// Every float to single precision
@@ -97,9 +98,6 @@ struct Shown {
     #[serde(skip_serializing_if = "Option::is_none")]
     argmax: Option<Vec<Option<Argmax>>>,
 }
-
-/// Results by name, in the function's order.
-type Named = Vec<(String, Rc<Array>)>;
 
 impl Run {
     pub(super) fn run(&self) -> Result<()> {
@@ -204,55 +202,6 @@ impl Run {
             None => Ok(()),
         }
     }
-}
-
-/// The outputs by name. Of a dictionary there are two arrays, its keys and its values.
-fn named(function: &Function, out: Vec<Value>) -> Result<Named> {
-    let mut named = Vec::new();
-    for (&v, value) in function.body.outputs.iter().zip(out) {
-        let name = &function.values[v].name;
-        match value {
-            Value::Array(array) => named.push((name.clone(), array)),
-            Value::Dict(entries) => {
-                let (keys, values): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
-                named.push((format!("{name}.keys"), joined(&keys)?));
-                named.push((format!("{name}.values"), joined(&values)?));
-            }
-            Value::List(items) => {
-                for (i, item) in items.iter().enumerate() {
-                    let array = item.array().with_context(|| format!("output {name}.{i}"))?;
-                    named.push((format!("{name}.{i}"), array.clone()));
-                }
-            }
-            Value::State(state) => bail!("output {name} is the state {state}"),
-        }
-    }
-    Ok(named)
-}
-
-/// Arrays of one type and shape along a new first axis.
-fn joined(values: &[Value]) -> Result<Rc<Array>> {
-    let arrays = values.iter().map(|v| Ok(v.array()?.clone())).collect::<Result<Vec<_>>>()?;
-    stacked(&arrays).map(Rc::new)
-}
-
-fn stacked(arrays: &[Rc<Array>]) -> Result<Array> {
-    let Some((first, rest)) = arrays.split_first() else {
-        bail!("an output without elements");
-    };
-    let mut all = Array::clone(first);
-    for array in rest {
-        ensure!(array.shape == first.shape, "outputs of {:?} and {:?}", first.shape, array.shape);
-        match (&mut all.data, &array.data) {
-            (Data::Float(a), Data::Float(b)) => a.extend(b),
-            (Data::Int(a), Data::Int(b)) => a.extend(b),
-            (Data::Bool(a), Data::Bool(b)) => a.extend(b),
-            (Data::Str(a), Data::Str(b)) => a.extend_from_slice(b),
-            _ => bail!("outputs of {} and {}", first.dtype, array.dtype),
-        }
-    }
-    all.shape.insert(0, arrays.len());
-    Ok(all)
 }
 
 /// An archive of the outputs; those of several steps are stacked.
