@@ -33,15 +33,11 @@ impl Attributes {
 
     /// Where `name` is, or would have to be.
     fn find(&self, name: &str) -> Result<usize, usize> {
-        // Few enough that comparing them in order beats halving; readers add them in order.
-        for (i, (key, _)) in self.entries.iter().enumerate() {
-            match (**key).cmp(name) {
-                std::cmp::Ordering::Less => {}
-                std::cmp::Ordering::Equal => return Ok(i),
-                std::cmp::Ordering::Greater => return Err(i),
-            }
+        // Readers add them in order.
+        if self.entries.last().is_none_or(|(last, _)| **last < *name) {
+            return Err(self.entries.len());
         }
-        Err(self.entries.len())
+        self.entries.binary_search_by(|(key, _)| (**key).cmp(name))
     }
 
     /// Number of attributes.

@@ -116,7 +116,7 @@ pub enum Arg {
     /// A value.
     Value(ValueId),
     /// A constant written in place.
-    Literal(Literal),
+    Literal(Box<Literal>),
     /// Several arguments for one variadic parameter.
     List(Vec<Arg>),
 }
@@ -129,7 +129,7 @@ impl From<ValueId> for Arg {
 
 impl From<Literal> for Arg {
     fn from(l: Literal) -> Self {
-        Arg::Literal(l)
+        Arg::Literal(Box::new(l))
     }
 }
 

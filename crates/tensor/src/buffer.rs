@@ -1,4 +1,4 @@
-//! Byte buffers: owned with 64-byte alignment, or a window of a memory-mapped file.
+//! Byte buffers: owned and aligned, or a window of a memory-mapped file.
 
 use std::fmt;
 use std::fs::File;
@@ -74,8 +74,18 @@ impl DerefMut for AlignedBuf {
     }
 }
 
+/// The few bytes of a scalar or a short vector, of which a program has very many: an allocation of
+/// this size and alignment is much cheaper than one that is aligned for vectors.
+#[derive(Clone, Copy)]
+#[repr(C, align(16))]
+struct Small([u8; SMALL]);
+
+/// The most bytes that [`Small`] holds.
+const SMALL: usize = 32;
+
 #[derive(Clone)]
 enum Owner {
+    Small(Arc<Small>),
     Buf(Arc<AlignedBuf>),
     Map(Arc<Mmap>),
 }
@@ -94,8 +104,14 @@ impl Bytes {
         Bytes { owner: Owner::Buf(Arc::new(buf)), range }
     }
 
-    /// Copies `bytes` into an aligned buffer.
+    /// Copies `bytes` into a buffer that is aligned for every element type, and to 64 bytes if there
+    /// are more than 32.
     pub fn copy_from(bytes: &[u8]) -> Self {
+        if bytes.len() <= SMALL {
+            let mut small = Small([0; SMALL]);
+            small.0[..bytes.len()].copy_from_slice(bytes);
+            return Bytes { owner: Owner::Small(Arc::new(small)), range: 0..bytes.len() };
+        }
         let mut buf = AlignedBuf::zeroed(bytes.len());
         buf.copy_from_slice(bytes);
         Bytes::from_buf(buf)
@@ -140,6 +156,7 @@ impl Deref for Bytes {
 
     fn deref(&self) -> &[u8] {
         match &self.owner {
+            Owner::Small(small) => &small.0[self.range.clone()],
             Owner::Buf(buf) => &buf[self.range.clone()],
             Owner::Map(map) => &map[self.range.clone()],
         }

@@ -32,6 +32,14 @@ macro_rules! dtypes {
                 match self { $(DType::$variant => $bytes,)* }
             }
         }
+
+        impl FromStr for DType {
+            type Err = ();
+
+            fn from_str(s: &str) -> Result<Self, ()> {
+                match s { $($text => Ok(DType::$variant),)* _ => Err(()) }
+            }
+        }
     };
 }
 
@@ -171,14 +179,6 @@ impl DType {
 impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
-    }
-}
-
-impl FromStr for DType {
-    type Err = ();
-
-    fn from_str(s: &str) -> Result<Self, ()> {
-        DType::ALL.iter().copied().find(|d| d.name() == s).ok_or(())
     }
 }
 

@@ -100,7 +100,7 @@ impl BlobFile {
     /// The blob whose record is at `offset`.
     ///
     /// # Errors
-    /// When there is none, or it reaches beyond the file.
+    /// When there is none, it reaches beyond the file, or its data lie over it or before it.
     pub fn blob(&self, offset: u64) -> Result<Blob, OpError> {
         let error = |what: String| OpError::invalid(format!("blob at offset {offset}: {what}"));
         let size = self.bytes.len();
@@ -119,6 +119,10 @@ impl BlobFile {
             .and_then(|i| TYPES.get(i).copied())
             .ok_or_else(|| OpError::unsupported(error(format!("type {number}")).message))?;
         let (len, start) = (field(8), field(16));
+        let after = offset + ALIGNMENT;
+        if start < after {
+            return Err(error(format!("its data at {start} lie before the end of the record")));
+        }
         let range = usize::try_from(start).ok().zip(usize::try_from(len).ok());
         let data = range
             .and_then(|(start, len)| self.bytes.slice(start..start.checked_add(len)?))

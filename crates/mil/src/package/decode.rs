@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use half::{bf16, f16};
 use tensor::{Bytes, DType, Tensor};
 
-use super::proto::{self, DimensionKind, Elements, Fields, ImmediateKind, Kept, TypeKind};
+use super::proto::{self, DimensionKind, Elements, ImmediateKind, Kept, TypeKind};
 use super::types::{dtype_of_number, opset_of_key};
 use super::weights::WeightTable;
 use crate::error::missing_operations;
@@ -23,6 +23,10 @@ use crate::{
 /// One that lists all operations which are missing in the catalogue, before anything else; then
 /// what contradicts the language, by function and operation.
 pub(super) fn program(proto: &proto::Program, blobs: &dyn BlobSource) -> Result<Program> {
+    if proto.version > 1 {
+        let message = format!("an ML program of version {}", proto.version);
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
     refuse_missing(proto)?;
     let mut decoder = Decoder { blobs, table: WeightTable::default() };
     let plain = |e: OpError| Error::new(e.kind, e.message);
@@ -55,13 +59,14 @@ fn refuse_missing(proto: &proto::Program) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, missing_operations(&missing)))
 }
 
-/// Refuses fields of a program's message that are not modelled: they could change its meaning.
-fn refuse_unknown<M: Fields>(message: &Kept<M>) -> Result<(), OpError> {
-    if message.unknown.is_empty() {
-        return Ok(());
+/// Whether `proto` holds the tensor or strings `payload` of type `ty`.
+pub(super) fn is_immediate(proto: &proto::ImmediateValue, ty: &Type, payload: &Payload) -> bool {
+    match (&proto.value, ty) {
+        (Some(ImmediateKind::Tensor(t)), Type::Tensor(ty)) => {
+            tensor(t, ty).is_ok_and(|found| found == *payload)
+        }
+        _ => false,
     }
-    let what = format!("{} has fields that this version of Rigel does not know", M::NAME);
-    Err(OpError::unsupported(what))
 }
 
 struct Decoder<'b> {
@@ -102,7 +107,10 @@ impl<'p> Scope<'p> {
         }
     }
 
-    fn params(&mut self, params: &'p [proto::NamedValueType]) -> Result<Vec<ValueId>, OpError> {
+    fn params(
+        &mut self,
+        params: &'p [Kept<proto::NamedValueType>],
+    ) -> Result<Vec<ValueId>, OpError> {
         params.iter().map(|p| self.define(p, ValueDef::Param)).collect()
     }
 }
@@ -110,7 +118,6 @@ impl<'p> Scope<'p> {
 impl Decoder<'_> {
     fn function(&mut self, name: &str, proto: &Kept<proto::Function>) -> Result<Function> {
         let plain = |e: OpError| Error::new(e.kind, e.message).in_function(name);
-        refuse_unknown(proto).map_err(plain)?;
         let opset = opset_of_key(&proto.opset).ok_or_else(|| {
             plain(OpError::unsupported(format!("operation set \"{}\"", proto.opset)))
         })?;
@@ -133,7 +140,6 @@ impl Decoder<'_> {
 
     /// The block, its definitions left visible.
     fn block<'p>(&mut self, scope: &mut Scope<'p>, proto: &'p Kept<proto::Block>) -> Result<Block> {
-        refuse_unknown(proto).map_err(|e| scope.error(e))?;
         if !proto.attributes.is_empty() {
             return Err(scope.error(OpError::unsupported("a block with attributes")));
         }
@@ -160,7 +166,6 @@ impl Decoder<'_> {
     ) -> Result<crate::OpId> {
         let place = |e: OpError, scope: &Scope<'_>| Error::at_op(e, scope.name, describe(proto));
         let mut head = || -> Result<_, OpError> {
-            refuse_unknown(proto)?;
             let kind = KINDS.get(proto.r#type.as_str()).copied();
             let kind = kind.ok_or_else(|| OpError::unsupported("an operation that Rigel lacks"))?;
             let args = self.args(scope, kind, proto)?;
@@ -210,9 +215,7 @@ impl Decoder<'_> {
             for binding in &argument.arguments {
                 items.push(match &binding.binding {
                     Some(proto::BindingKind::Name(name)) => Arg::Value(scope.lookup(name)?),
-                    Some(proto::BindingKind::Value(value)) => {
-                        Arg::Literal(self.literal(value, name, 0)?)
-                    }
+                    Some(proto::BindingKind::Value(value)) => self.literal(value, name, 0)?.into(),
                     None => return Err(OpError::invalid(format!("argument \"{name}\" is empty"))),
                 });
             }
@@ -262,7 +265,6 @@ impl Decoder<'_> {
         name: &str,
         depth: usize,
     ) -> Result<Payload, OpError> {
-        refuse_unknown(proto)?;
         if depth == MAX_DEPTH {
             return Err(OpError::limit(format!("values nested deeper than {MAX_DEPTH} levels")));
         }
@@ -293,7 +295,7 @@ impl Decoder<'_> {
             }
             (Some(ImmediateKind::Dictionary(dict)), Type::Dict(key, value)) => {
                 let missing = || OpError::invalid("a dictionary's entry is not complete");
-                let entry = |e: &proto::KeyValuePair| {
+                let entry = |e: &Kept<proto::KeyValuePair>| {
                     let k = inner(e.key.as_ref().ok_or_else(missing)?, key)?;
                     Ok((k, inner(e.value.as_ref().ok_or_else(missing)?, value)?))
                 };
@@ -320,16 +322,17 @@ fn describe(op: &proto::Operation) -> String {
     format!("{} \"{}\"", op.r#type, name.map_or("", |n| n.as_str()))
 }
 
-fn ty(proto: Option<&proto::ValueType>, depth: usize) -> Result<Type, OpError> {
+/// The type that a message states, which stands `depth` levels deep in another.
+pub(super) fn ty(proto: Option<&Kept<proto::ValueType>>, depth: usize) -> Result<Type, OpError> {
     if depth == MAX_DEPTH {
         return Err(OpError::limit(format!("types nested deeper than {MAX_DEPTH} levels")));
     }
-    let inner = |t: Option<&proto::ValueType>| ty(t, depth + 1).map(Box::new);
+    let inner = |t: Option<&Kept<proto::ValueType>>| ty(t, depth + 1).map(Box::new);
     let kind = proto.and_then(|t| t.kind.as_ref());
     Ok(match kind.ok_or_else(|| OpError::invalid("a type is missing"))? {
         TypeKind::Tensor(t) => tensor_ty(t)?.into(),
         TypeKind::List(list) => {
-            let len = match list.length.as_ref().map(dim).transpose()? {
+            let len = match list.length.as_ref().map(|d| dim(d)).transpose()? {
                 Some(Dim::Fixed(n)) => Some(n),
                 _ => None,
             };
@@ -366,7 +369,7 @@ fn tensor_ty(proto: &proto::TensorType) -> Result<TensorType, OpError> {
     if !proto.attributes.is_empty() {
         return Err(OpError::unsupported("a tensor type with attributes"));
     }
-    let shape = proto.dimensions.iter().map(dim).collect::<Result<_, _>>()?;
+    let shape = proto.dimensions.iter().map(|d| dim(d)).collect::<Result<_, _>>()?;
     Ok(TensorType { dtype, shape })
 }
 

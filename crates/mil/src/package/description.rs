@@ -3,6 +3,7 @@
 
 use tensor::DType;
 
+use super::agreement::feature_fits;
 use super::flexible;
 use super::proto::{
     ArrayFeatureType, DictionaryFeatureType, DictionaryKey, Empty, FeatureDescription, FeatureKind,
@@ -169,7 +170,7 @@ fn shapes(array: &ArrayFeatureType) -> Shapes {
         None => Shapes::Fixed(default),
         Some(ShapeFlexibility::Range(range)) => {
             let bounds =
-                |r: &super::proto::SizeRange| (r.lower_bound, r.upper_bound.try_into().ok());
+                |r: &Kept<super::proto::SizeRange>| (r.lower_bound, r.upper_bound.try_into().ok());
             Shapes::Range { default, ranges: range.size_ranges.iter().map(bounds).collect() }
         }
         Some(ShapeFlexibility::Enumerated(e)) => Shapes::Enumerated {
@@ -210,6 +211,71 @@ pub(super) fn of_program(program: &Program) -> Result<ModelDescription> {
     })
 }
 
+/// The description of `program`, with what `old` says where that still fits: metadata, features of the
+/// same name and type, and of the others what is said to people.
+///
+/// # Errors
+/// As [`of_program`].
+pub(super) fn renewed(
+    old: &Kept<ModelDescription>,
+    program: &Program,
+) -> Result<Kept<ModelDescription>> {
+    let mut new = Kept { message: of_program(program)?, unknown: old.unknown.clone() };
+    new.metadata.clone_from(&old.metadata);
+    if program.functions.contains_key(&old.default_function_name) {
+        new.default_function_name.clone_from(&old.default_function_name);
+    }
+    if let ([], Some((name, function))) = (&*new.functions, program.functions.iter().next()) {
+        let [inputs, outputs, states] = features_of(old, name);
+        let ModelDescription { input, output, state, .. } = &mut new.message;
+        for (features, old) in [(input, inputs), (output, outputs), (state, states)] {
+            renew(features, old, function);
+        }
+    }
+    for f in &mut new.message.functions {
+        let Some(function) = program.functions.get(&f.name) else { continue };
+        let [inputs, outputs, states] = features_of(old, &f.name);
+        if let Some(stated) = old.functions.iter().find(|o| o.name == f.name) {
+            f.unknown.clone_from(&stated.unknown);
+        }
+        let FunctionDescription { input, output, state, .. } = &mut f.message;
+        for (features, old) in [(input, inputs), (output, outputs), (state, states)] {
+            renew(features, old, function);
+        }
+    }
+    Ok(new)
+}
+
+/// Inputs, outputs and states that a description states for function `name`.
+fn features_of<'d>(
+    description: &'d ModelDescription,
+    name: &str,
+) -> [&'d [Kept<FeatureDescription>]; 3] {
+    match description.functions.iter().find(|f| f.name == name) {
+        Some(f) => [&f.input, &f.output, &f.state],
+        None => [&description.input, &description.output, &description.state],
+    }
+}
+
+/// Puts what `old` says of features into those of `function`, where it fits; in the old order.
+fn renew(
+    features: &mut [Kept<FeatureDescription>],
+    old: &[Kept<FeatureDescription>],
+    function: &Function,
+) {
+    let place = |name: &str| old.iter().position(|o| o.name == name).unwrap_or(usize::MAX);
+    features.sort_by_key(|f| place(&f.name));
+    for new in features {
+        let Some(old) = old.iter().find(|o| o.name == new.name) else { continue };
+        let values = function.inputs.iter().chain(&function.body.outputs);
+        let value = values.copied().find(|&v| function.values[v].name == new.name);
+        match value {
+            Some(v) if feature_fits(&feature(old), function.ty(v)).is_ok() => new.clone_from(old),
+            _ => new.short_description.clone_from(&old.short_description),
+        }
+    }
+}
+
 fn of_function(name: &str, function: &Function) -> Result<FunctionDescription, OpError> {
     let flexible = function.attributes.get(flexible::ATTRIBUTE);
     let mut described = FunctionDescription { name: name.to_owned(), ..Default::default() };
@@ -218,7 +284,10 @@ fn of_function(name: &str, function: &Function) -> Result<FunctionDescription, O
         let (list, kind) = match ty {
             Type::State(t) => {
                 let array = Some(array(name, t, None)?.into());
-                (&mut described.state, FeatureKind::State(StateFeatureType { array_type: array }))
+                (
+                    &mut described.state,
+                    FeatureKind::State(StateFeatureType { array_type: array }.into()),
+                )
             }
             Type::Tensor(t) => {
                 let shapes = flexible.and_then(|f| flexible::of_input(f, name));
@@ -256,16 +325,19 @@ fn output(name: &str, ty: &Type) -> Result<FeatureKind, OpError> {
     let unsupported = || OpError::unsupported(format!("output {name} of type {ty} in a model"));
     let scalar = |ty: &Type| ty.as_tensor().filter(|t| t.rank() == 0).map(|t| t.dtype);
     Ok(match ty {
-        Type::Dict(key, _) => FeatureKind::Dictionary(DictionaryFeatureType {
-            key: Some(match scalar(key) {
-                Some(DType::Str) => DictionaryKey::String(Empty {}),
-                Some(DType::I64) => DictionaryKey::Int64(Empty {}),
-                _ => return Err(unsupported()),
-            }),
-        }),
+        Type::Dict(key, _) => FeatureKind::Dictionary(
+            DictionaryFeatureType {
+                key: Some(match scalar(key) {
+                    Some(DType::Str) => DictionaryKey::String(Empty {}.into()),
+                    Some(DType::I64) => DictionaryKey::Int64(Empty {}.into()),
+                    _ => return Err(unsupported()),
+                }),
+            }
+            .into(),
+        ),
         Type::Tensor(t) => match scalar(ty) {
-            Some(DType::Str) => FeatureKind::String(Empty {}),
-            Some(DType::I64) => FeatureKind::Int64(Empty {}),
+            Some(DType::Str) => FeatureKind::String(Empty {}.into()),
+            Some(DType::I64) => FeatureKind::Int64(Empty {}.into()),
             _ => {
                 let data_type = array_of_dtype(t.dtype).ok_or_else(unsupported)?;
                 // An output of open sizes has no shape.

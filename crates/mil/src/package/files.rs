@@ -36,13 +36,21 @@ pub(super) fn map(path: &Path) -> Result<Bytes> {
     Bytes::map(&file).map_err(|e| io_error(path, "map", &e))
 }
 
-/// Checks that `relative` names something inside of the folder it is relative to, links aside.
+/// Checks that `relative` names something inside of the folder it is relative to, links aside, and that
+/// nothing else names the same: a file is mapped once for each name.
 ///
 /// # Errors
-/// When it is absolute or contains `..`.
+/// When it is absolute, contains `..`, or parts that say nothing, such as `.`.
 pub(super) fn check_relative(relative: &str) -> Result<(), OpError> {
-    let plain = Path::new(relative).components().all(|c| matches!(c, Component::Normal(_)));
-    if !relative.is_empty() && plain { Ok(()) } else { Err(escape(relative)) }
+    let path = Path::new(relative);
+    let plain = path.components().all(|c| matches!(c, Component::Normal(_)));
+    if relative.is_empty() || !plain {
+        return Err(escape(relative));
+    }
+    if path.components().collect::<PathBuf>().as_os_str() != relative {
+        return Err(OpError::invalid(format!("path {relative:?} is not in its plainest form")));
+    }
+    Ok(())
 }
 
 fn escape(relative: &str) -> OpError {

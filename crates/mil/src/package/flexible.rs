@@ -147,18 +147,20 @@ pub(super) fn of_input(attribute: &Literal, name: &str) -> Option<(Vec<i64>, Sha
     let ranges = entry(part(attribute, "RangeDims"), name);
     if let Some(Payload::Items(ranges)) = ranges {
         let range = |p: &Payload| match *values(p)?.as_slice() {
-            [low, high] => Some(SizeRange { lower_bound: low.try_into().ok()?, upper_bound: high }),
+            [low, high] => {
+                Some(SizeRange { lower_bound: low.try_into().ok()?, upper_bound: high }.into())
+            }
             _ => None,
         };
         let size_ranges = ranges.iter().map(range).collect::<Option<_>>()?;
-        return Some((default, ShapeFlexibility::Range(ShapeRange { size_ranges })));
+        return Some((default, ShapeFlexibility::Range(ShapeRange { size_ranges }.into())));
     }
     let shape = |(_, choice): &(Payload, Payload)| match choice {
         Payload::Entries(inputs) => entry(inputs, name).and_then(values),
         _ => None,
     };
     let shapes = part(attribute, "EnumeratedShapes").iter().filter_map(shape);
-    let shapes: Vec<Shape> = shapes.map(|shape| Shape { shape }).collect();
+    let shapes: Vec<Kept<Shape>> = shapes.map(|shape| Shape { shape }.into()).collect();
     (!shapes.is_empty())
-        .then_some((default, ShapeFlexibility::Enumerated(EnumeratedShapes { shapes })))
+        .then_some((default, ShapeFlexibility::Enumerated(EnumeratedShapes { shapes }.into())))
 }

@@ -6,9 +6,11 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use prost::Message;
 
+mod agreement;
 pub mod blob;
 mod compiled;
 mod decode;
@@ -26,7 +28,7 @@ pub(crate) mod weights;
 use crate::text::{self, BlobSource, Dialect};
 use crate::{Error, ErrorKind, OpError, Program, Result};
 use files::WeightFiles;
-use proto::{Kept, ModelDescription};
+use proto::{Kept, ModelDescription, Residue};
 
 pub use description::{Feature, Image, Interface, Kind, Shapes};
 
@@ -45,6 +47,8 @@ pub struct Package {
     pub comment: String,
     /// Fields of the model that Rigel does not know, to be written again.
     unknown: Vec<u8>,
+    /// What the program was read from, if that has parts which the program does not hold.
+    residue: Option<Arc<Kept<proto::Program>>>,
 }
 
 impl Package {
@@ -58,11 +62,13 @@ impl Package {
             program,
             comment: String::new(),
             unknown: Vec::new(),
+            residue: None,
         }
     }
 
     /// Opens a `.mlpackage`, `.mlmodelc`, `.mlmodel` or MIL text. Weights are mapped, not read.
-    /// A pipeline is opened as its one model; for one of more see [`Package::open_pipeline`].
+    /// A pipeline is opened as its one model, what is said around that not being kept; for one of more see
+    /// [`Package::open_pipeline`].
     ///
     /// The program is not verified: see [`verify`](crate::verify()).
     ///
@@ -127,9 +133,29 @@ impl Package {
             spec_version: model.specification_version,
             description: model.message.description,
             program,
-            comment: ml_program.message.doc_string,
+            comment: ml_program.doc_string.clone(),
             unknown: model.unknown,
+            residue: ml_program.has_residue().then(|| Arc::new(ml_program)),
         })
+    }
+
+    /// Takes another program, such as what passes made of this one.
+    ///
+    /// A description that fits the new program stays. Of another one stays what fits; inputs and outputs of other types or sizes
+    /// are described as the functions' signatures have them, and keep what is said of them to people.
+    ///
+    /// # Errors
+    /// When a function's input or output is of a type or of sizes that an interface cannot have.
+    pub fn set_program(&mut self, program: Program) -> Result<()> {
+        if let Some(old) = &self.description
+            && agreement::check(old, &program).is_err()
+        {
+            self.description = Some(description::renewed(old, &program)?);
+        }
+        let opsets = program.functions.values().map(|f| types::version_of_opset(f.opset));
+        self.spec_version = opsets.fold(self.spec_version, i32::max);
+        self.program = program;
+        Ok(())
     }
 
     /// The dialect of the program's text.
@@ -176,7 +202,9 @@ impl Package {
 
     /// Writes a `.mlpackage`, in place of one that is there. The file appears whole or not at all.
     ///
-    /// Constants of 10 elements and more move to `weights/weight.bin`, as coremltools has it.
+    /// Constants of 10 elements and more move to `weights/weight.bin`, as coremltools has it. Fields
+    /// that Rigel does not know are written as they were read, for everything that is still there:
+    /// functions and operations may have changed or gone meanwhile.
     ///
     /// # Errors
     /// One that lists all operations that Core ML does not have; a type that it does not have; a
@@ -192,27 +220,15 @@ impl Package {
             Some(description) => description.clone(),
             None => description::of_program(&self.program)?.into(),
         };
-        for (name, function) in &self.program.functions {
-            let several = self.program.functions.len() > 1;
-            let own_part = !several || !description.functions.is_empty();
-            let stated = description::interface(&description, name).filter(|_| own_part);
-            let known = stated.map(|i| {
-                let features = i.inputs.into_iter().chain(i.states);
-                features.map(|f| f.name).collect::<std::collections::BTreeSet<_>>()
-            });
-            let own = function.inputs.iter().map(|&v| function.values[v].name.clone()).collect();
-            if known.as_ref() != Some(&own) {
-                let message = "the description's inputs are not those of the function";
-                return Err(Error::new(ErrorKind::Invalid, message).in_function(name));
-            }
-        }
-        let mut encoded = encode::program(&self.program, self.spec_version)?;
+        agreement::check(&description, &self.program)?;
+        let mut encoded =
+            encode::program(&self.program, self.spec_version, self.residue.as_deref())?;
         encoded.program.doc_string.clone_from(&self.comment);
         let message = proto::Model {
             specification_version: self.spec_version,
             description: Some(description),
             pipeline: None,
-            ml_program: Some(std::mem::take(&mut encoded.program).into()),
+            ml_program: Some(std::mem::take(&mut encoded.program)),
         };
         Ok((Kept { message, unknown: self.unknown.clone() }, encoded))
     }

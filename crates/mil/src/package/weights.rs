@@ -1,9 +1,9 @@
 //! The weights of a program under construction: each place in a weight file is read once.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use cranelift_entity::SecondaryMap;
+use foldhash::HashMap;
 use tensor::{WeightId, WeightStore};
 
 use crate::text::BlobSource;
@@ -21,7 +21,7 @@ pub(crate) struct WeightTable {
 
 impl WeightTable {
     /// The weight of type `ty` at a place in a weight file; read from `blobs` when first named, and
-    /// then called `name`.
+    /// then called as `name` displays.
     ///
     /// # Errors
     /// Those of `blobs`.
@@ -30,14 +30,14 @@ impl WeightTable {
         blobs: &dyn BlobSource,
         place: BlobRef,
         ty: &TensorType,
-        name: &str,
+        name: impl std::fmt::Display,
     ) -> Result<WeightId, OpError> {
         let key = (place, ty.clone());
         if let Some(&id) = self.known.get(&key) {
             return Ok(id);
         }
         let tensor = blobs.tensor(&key.0.path, key.0.offset, ty)?;
-        let id = self.weights.insert(name, tensor);
+        let id = self.weights.insert(name.to_string(), tensor);
         self.refs[id] = Some(key.0.clone());
         self.known.insert(key, id);
         Ok(id)

@@ -17,10 +17,12 @@ pub(super) struct ElementWriter {
 }
 
 impl ElementWriter {
-    /// No elements yet; `None` for types whose elements cannot be written as numbers.
-    pub(super) fn new(dtype: DType) -> Option<Self> {
+    /// No elements yet, to be gathered in `memory`; `None` for types whose elements cannot be written as
+    /// numbers.
+    pub(super) fn new(dtype: DType, mut memory: Vec<u8>) -> Option<Self> {
         let number = dtype == DType::Bool || dtype.is_int() || has_float_text(dtype);
-        number.then(|| ElementWriter { dtype, bytes: Vec::new(), len: 0 })
+        memory.clear();
+        number.then_some(ElementWriter { dtype, bytes: memory, len: 0 })
     }
 
     /// Adds the element that `token` writes; the error says what is wrong with it.
@@ -41,6 +43,12 @@ impl ElementWriter {
     fn push_int(&mut self, token: Token<'_>) -> Result<(), String> {
         let needed = || format!("an integer is needed, not {}", token.describe());
         let Token::Number(text) = token else { return Err(needed()) };
+        if self.dtype == DType::I32
+            && let Ok(value) = text.parse::<i32>()
+        {
+            self.bytes.extend_from_slice(&value.to_le_bytes());
+            return Ok(());
+        }
         let value: i128 = text.parse().map_err(|_| needed())?;
         let fits = |(low, high): (i128, i128)| (low..=high).contains(&value);
         if !self.dtype.int_range().is_some_and(fits) {

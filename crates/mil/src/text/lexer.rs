@@ -1,6 +1,10 @@
 //! Tokens of MIL text, as slices of the source.
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind};
+
+/// Results of reading: an error is boxed, so that a token, of which there are very many, is returned in
+/// registers.
+pub(super) type Result<T> = std::result::Result<T, Box<Error>>;
 
 /// A token.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -69,8 +73,13 @@ fn is(byte: u8, class: u8) -> bool {
     CLASS[usize::from(byte)] & class != 0
 }
 
+/// Whether `name` is an identifier from its first to its last character.
+pub(super) fn is_name(name: &str) -> bool {
+    let mut lexer = Lexer::new(name);
+    matches!(lexer.next(), Ok((Token::Name(found), 0)) if found.len() == name.len())
+}
+
 /// Cuts a text into tokens.
-#[derive(Clone)]
 pub(super) struct Lexer<'s> {
     text: &'s str,
     at: usize,
@@ -89,11 +98,8 @@ impl<'s> Lexer<'s> {
     /// The next token and the byte offset of its start.
     pub(super) fn next(&mut self) -> Result<(Token<'s>, usize)> {
         let bytes = self.text.as_bytes();
-        let mut at = self.at;
-        while at < bytes.len() && is(bytes[at], SPACE) {
-            at += 1;
-        }
-        let start = at;
+        let start = self.after_space();
+        let at = start;
         let Some(&first) = bytes.get(at) else {
             self.at = at;
             return Ok((Token::End, start));
@@ -121,17 +127,38 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    /// The end of a name whose characters continue at `at`; a dot belongs to it before a letter.
-    fn name_end(&self, mut at: usize) -> usize {
+    /// Where the next token starts.
+    fn after_space(&self) -> usize {
         let bytes = self.text.as_bytes();
-        while let Some(&b) = bytes.get(at) {
-            let dot = b == b'.' && bytes.get(at + 1).is_some_and(|&n| is(n, NAME_START));
-            if !is(b, NAME) && !dot {
-                break;
-            }
+        let mut at = self.at;
+        // Operations are indented by twelve spaces and more.
+        while bytes.get(at..at + 4) == Some(b"    ") {
+            at += 4;
+        }
+        while at < bytes.len() && is(bytes[at], SPACE) {
             at += 1;
         }
         at
+    }
+
+    /// The byte that the next token starts with.
+    pub(super) fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.after_space()).copied()
+    }
+
+    /// The end of a name whose characters continue at `at`; a dot belongs to it before a letter.
+    fn name_end(&self, mut at: usize) -> usize {
+        let bytes = self.text.as_bytes();
+        loop {
+            while at < bytes.len() && is(bytes[at], NAME) {
+                at += 1;
+            }
+            let dot = bytes.get(at) == Some(&b'.');
+            if !dot || !bytes.get(at + 1).is_some_and(|&n| is(n, NAME_START)) {
+                return at;
+            }
+            at += 1;
+        }
     }
 
     fn number(&mut self, start: usize) -> (Token<'s>, usize) {
@@ -168,13 +195,14 @@ impl<'s> Lexer<'s> {
     }
 
     /// An error at byte `offset`.
+    #[cold]
     pub(super) fn error(
         &self,
         kind: ErrorKind,
         offset: usize,
         message: impl Into<String>,
-    ) -> Error {
-        let mut error = Error::new(kind, message);
+    ) -> Box<Error> {
+        let mut error = Box::new(Error::new(kind, message));
         error.position = Some(position(self.text, offset));
         error
     }

@@ -1,12 +1,31 @@
 //! Parsing types and literals.
 
+use std::borrow::Cow;
+use std::fmt;
+
 use tensor::{Bytes, DType, Tensor};
 
 use super::MAX_DEPTH;
 use super::elements::ElementWriter;
-use super::lexer::Token;
+use super::lexer::{Result, Token};
 use super::parser::Parser;
-use crate::{Dim, ErrorKind, Literal, Payload, Result, TensorType, Type};
+use crate::{Dim, Error, ErrorKind, Literal, Payload, TensorType, Type};
+
+/// What a weight is called that an attribute or an argument holds; made up when there is one.
+#[derive(Clone, Copy)]
+pub(super) struct WeightName<'n> {
+    /// The function or the first result of the operation.
+    pub(super) owner: &'n str,
+    /// The attribute; `val` for what `owner` itself stands for.
+    pub(super) attribute: &'n str,
+}
+
+impl fmt::Display for WeightName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.owner)?;
+        if self.attribute == "val" { Ok(()) } else { write!(f, "_{}", self.attribute) }
+    }
+}
 
 /// Whether `name` begins a type.
 pub(super) fn is_type_name(name: &str) -> bool {
@@ -49,11 +68,13 @@ impl<'s> Parser<'s, '_> {
     pub(super) fn ty(&mut self) -> Result<Type> {
         let start = self.start;
         let name = self.name("a type")?;
+        if name == "tensor" {
+            return Ok(self.tensor_ty()?.into());
+        }
         if let Ok(dtype) = name.parse::<DType>() {
             return Ok(TensorType::scalar(dtype).into());
         }
         match name {
-            "tensor" => Ok(self.tensor_ty()?.into()),
             "list" | "dict" | "tuple" | "state" => self.nested(|p| p.compound_ty(name)),
             "tensor_buffer" => Err(self.error_at(
                 ErrorKind::Unsupported,
@@ -137,7 +158,7 @@ impl<'s> Parser<'s, '_> {
     }
 
     /// `type(payload)`; `name` is what a weight in it shall be called.
-    pub(super) fn literal(&mut self, name: &str) -> Result<Literal> {
+    pub(super) fn literal(&mut self, name: WeightName<'_>) -> Result<Literal> {
         let ty = self.ty()?;
         self.expect(b'(')?;
         let payload = self.payload(&ty, name)?;
@@ -145,15 +166,18 @@ impl<'s> Parser<'s, '_> {
         Ok(Literal { ty, payload })
     }
 
-    fn payload(&mut self, ty: &Type, name: &str) -> Result<Payload> {
-        if self.token == Token::Name("BLOBFILE") {
+    fn payload(&mut self, ty: &Type, name: WeightName<'_>) -> Result<Payload> {
+        if matches!(self.token, Token::Name("BLOBFILE")) {
             return self.blob(ty, name);
         }
         match ty {
+            Type::Tensor(t) if t.dtype == DType::Str && t.shape.is_empty() => {
+                Ok(Payload::Strings(vec![self.string()?.into_owned()]))
+            }
             Type::Tensor(t) if t.dtype == DType::Str => {
                 let mut strings = Vec::new();
                 let shape = self.elements(t, &mut |p| {
-                    strings.push(p.string()?);
+                    strings.push(p.string()?.into_owned());
                     Ok(())
                 })?;
                 self.check_count(t, &shape, strings.len())?;
@@ -208,16 +232,24 @@ impl<'s> Parser<'s, '_> {
 
     fn numbers(&mut self, ty: &TensorType) -> Result<Payload> {
         let start = self.start;
-        let mut writer = ElementWriter::new(ty.dtype).ok_or_else(|| {
+        let memory = std::mem::take(&mut self.elements);
+        let mut writer = ElementWriter::new(ty.dtype, memory).ok_or_else(|| {
             let message = format!("{} values written in place", ty.dtype);
             self.error(ErrorKind::Unsupported, message)
         })?;
-        let shape = self.elements(ty, &mut |p| {
+        let mut element = |p: &mut Self| {
             writer.push(p.token).map_err(|message| p.error(ErrorKind::Invalid, message))?;
             p.advance().map(|_| ())
-        })?;
+        };
+        let shape = if ty.shape.is_empty() {
+            element(self)?;
+            Vec::new()
+        } else {
+            self.elements(ty, &mut element)?
+        };
         self.check_count(ty, &shape, writer.len)?;
         let tensor = Tensor::new(ty.dtype, &shape, Bytes::copy_from(&writer.bytes));
+        self.elements = writer.bytes;
         tensor
             .map(Payload::Tensor)
             .map_err(|e| self.error_at(ErrorKind::Invalid, start, e.to_string()))
@@ -229,6 +261,11 @@ impl<'s> Parser<'s, '_> {
         ty: &TensorType,
         element: &mut dyn FnMut(&mut Self) -> Result<()>,
     ) -> Result<Vec<usize>> {
+        if ty.rank() == 1 {
+            let mut size = [ty.shape[0].fixed()];
+            self.axis(ty, &mut size, 0, element)?;
+            return Ok(vec![size[0].unwrap_or_default()]);
+        }
         let mut shape: Vec<Option<usize>> = ty.shape.iter().map(Dim::fixed).collect();
         self.axis(ty, &mut shape, 0, element)?;
         // What is inside of an axis of no elements has never been seen.
@@ -270,31 +307,45 @@ impl<'s> Parser<'s, '_> {
     }
 
     /// `BLOBFILE(path = string("..."), offset = uint64(n))`
-    fn blob(&mut self, ty: &Type, name: &str) -> Result<Payload> {
+    fn blob(&mut self, ty: &Type, name: WeightName<'_>) -> Result<Payload> {
         let start = self.start;
         self.advance()?;
         self.expect(b'(')?;
         self.keyword("path")?;
-        let path = self.nested(|p| p.literal(""))?;
+        let path = match self.scalar(DType::Str)? {
+            Some(Token::Str(raw)) => self.unescaped(raw)?,
+            _ => return Err(self.invalid_blob(start)),
+        };
+        self.expect(b')')?;
         self.expect(b',')?;
         self.keyword("offset")?;
-        let offset = self.nested(|p| p.literal(""))?;
-        self.expect(b')')?;
-        let offset = offset.resolve(&self.table.weights).and_then(|t| match t.as_slice::<u64>() {
-            Ok(&[n]) => Some(n),
+        let offset = match self.scalar(DType::U64)? {
+            Some(Token::Number(n)) => n.parse().ok(),
             _ => None,
-        });
-        let (Some(path), Some(offset)) = (path.as_str(), offset) else {
-            let message = "BLOBFILE needs a string as path and a uint64 as offset";
-            return Err(self.error_at(ErrorKind::Invalid, start, message));
         };
+        let Some(offset) = offset else { return Err(self.invalid_blob(start)) };
+        self.expect(b')')?;
+        self.expect(b')')?;
         let Type::Tensor(ty) = ty else {
             let message = format!("{ty} cannot lie in a weight file");
             return Err(self.error_at(ErrorKind::Invalid, start, message));
         };
-        self.weight(path, offset, ty, name)
+        self.weight(&path, offset, ty, name)
             .map(Payload::Weight)
             .map_err(|e| self.error_at(e.kind, start, e.message))
+    }
+
+    /// `type(token`, up to the closing bracket; nothing if the type is no scalar of `dtype`.
+    fn scalar(&mut self, dtype: DType) -> Result<Option<Token<'s>>> {
+        let ty = self.ty()?;
+        self.expect(b'(')?;
+        let right = ty.as_tensor().is_some_and(|t| t.dtype == dtype && t.shape.is_empty());
+        if right { self.advance().map(Some) } else { Ok(None) }
+    }
+
+    fn invalid_blob(&self, start: usize) -> Box<Error> {
+        let message = "BLOBFILE needs a string as path and a uint64 as offset";
+        self.error_at(ErrorKind::Invalid, start, message)
     }
 
     /// `name =`
@@ -307,14 +358,17 @@ impl<'s> Parser<'s, '_> {
     }
 
     /// A string, escapes resolved.
-    fn string(&mut self) -> Result<String> {
-        let start = self.start;
-        let raw = match self.advance()? {
-            Token::Str(raw) => raw,
-            other => return Err(self.unexpected("a string", other)),
-        };
-        if !raw.contains('\\') {
-            return Ok(raw.to_owned());
+    fn string(&mut self) -> Result<Cow<'s, str>> {
+        match self.advance()? {
+            Token::Str(raw) => self.unescaped(raw),
+            other => Err(self.unexpected("a string", other)),
+        }
+    }
+
+    /// The string just read, its escapes resolved.
+    fn unescaped(&self, raw: &'s str) -> Result<Cow<'s, str>> {
+        if !raw.as_bytes().contains(&b'\\') {
+            return Ok(Cow::Borrowed(raw));
         }
         let mut out = String::with_capacity(raw.len());
         let mut chars = raw.chars();
@@ -330,10 +384,10 @@ impl<'s> Parser<'s, '_> {
                 Some(c @ ('"' | '\\' | '\'')) => c,
                 other => {
                     let message = format!("unknown escape \\{}", other.unwrap_or(' '));
-                    return Err(self.error_at(ErrorKind::Unsupported, start, message));
+                    return Err(self.error_at(ErrorKind::Unsupported, self.previous, message));
                 }
             });
         }
-        Ok(out)
+        Ok(Cow::Owned(out))
     }
 }

@@ -1,19 +1,21 @@
 //! Parsing programs, functions and operations.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
+use foldhash::HashMap;
 use tensor::WeightId;
 
-use super::lexer::{Lexer, Token};
-use super::literals::is_type_name;
+use super::lexer::{Lexer, Result, Token};
+use super::literals::{WeightName, is_type_name};
 use super::{BlobSource, Dialect};
 use crate::error::missing_operations;
 use crate::ops::OPS;
 use crate::package::weights::WeightTable;
 use crate::{
     Arg, Attributes, BlobRef, Block, Error, ErrorKind, Function, OpError, OpId, OpKind, Operation,
-    Opset, Program, Result, Span, TensorType, Type, ValueData, ValueDef, ValueId,
+    Opset, Program, Span, TensorType, Type, ValueData, ValueDef, ValueId,
 };
 
 /// What a text says.
@@ -33,15 +35,15 @@ pub struct Parsed {
 /// With line and column: when the text breaks the grammar, uses a name that is not defined or
 /// defines one twice, when a weight cannot be found. When operations are missing in the catalogue,
 /// one error lists all of them.
-pub fn parse(text: &str, blobs: &dyn BlobSource) -> Result<Parsed> {
+pub fn parse(text: &str, blobs: &dyn BlobSource) -> crate::Result<Parsed> {
     if u32::try_from(text.len()).is_err() {
         return Err(Error::new(ErrorKind::Limit, "a text of 4 GiB or more"));
     }
-    let mut parser = Parser::new(text, blobs)?;
-    let parsed = parser.program()?;
+    let mut parser = Parser::new(text, blobs).map_err(|e| *e)?;
+    let parsed = parser.program().map_err(|e| *e)?;
     if let Some(first) = parser.first_missing {
         let message = missing_operations(&parser.missing);
-        return Err(parser.lexer.error(ErrorKind::Unsupported, first, message));
+        return Err(*parser.lexer.error(ErrorKind::Unsupported, first, message));
     }
     Ok(parsed)
 }
@@ -55,7 +57,7 @@ pub(super) struct Parser<'s, 'b> {
     pub(super) token: Token<'s>,
     pub(super) start: usize,
     /// Where the token before it started and ended.
-    previous: usize,
+    pub(super) previous: usize,
     end: usize,
     pub(super) depth: usize,
     blobs: &'b dyn BlobSource,
@@ -63,6 +65,11 @@ pub(super) struct Parser<'s, 'b> {
     /// Operations that are not in the catalogue.
     missing: BTreeSet<&'s str>,
     first_missing: Option<usize>,
+    /// Length of the text before the first function, which most often is the only one.
+    whole: Option<usize>,
+    /// Memory for the results that an operation announces, and for the elements of a constant.
+    results: Results<'s>,
+    pub(super) elements: Vec<u8>,
 }
 
 /// A function under construction.
@@ -70,6 +77,21 @@ struct Scope<'s> {
     function: Function,
     /// Values that can be used at this place.
     visible: HashMap<&'s str, ValueId>,
+}
+
+/// How many attributes a program, a function or an operation may have; real ones have a handful.
+const MAX_ATTRIBUTES: usize = 256;
+
+/// What an operation takes of a text, at the least in the mean of long ones.
+const BYTES_PER_OP: usize = 192;
+
+impl Scope<'_> {
+    /// Makes room for `ops` operations of one result each.
+    fn expect(&mut self, ops: usize) {
+        self.function.ops.reserve(ops);
+        self.function.values.reserve(ops);
+        self.visible.reserve(ops);
+    }
 }
 
 /// The results that an operation announces: type, name, and where the name stands.
@@ -90,6 +112,9 @@ impl<'s, 'b> Parser<'s, 'b> {
             table: WeightTable::default(),
             missing: BTreeSet::new(),
             first_missing: None,
+            whole: Some(text.len()),
+            results: Vec::new(),
+            elements: Vec::new(),
         })
     }
 
@@ -104,7 +129,7 @@ impl<'s, 'b> Parser<'s, 'b> {
 
     /// Reads `mark` if it comes next.
     pub(super) fn take(&mut self, mark: u8) -> Result<bool> {
-        let found = self.token == Token::Punct(mark);
+        let found = matches!(self.token, Token::Punct(found) if found == mark);
         if found {
             self.advance()?;
         }
@@ -135,13 +160,13 @@ impl<'s, 'b> Parser<'s, 'b> {
     }
 
     /// An error about the token just read.
-    pub(super) fn unexpected(&self, needed: &str, found: Token<'_>) -> Error {
+    pub(super) fn unexpected(&self, needed: &str, found: Token<'_>) -> Box<Error> {
         let message = format!("{needed} is needed, not {}", found.describe());
         self.error_at(ErrorKind::Invalid, self.previous, message)
     }
 
     /// An error at the next token.
-    pub(super) fn error(&self, kind: ErrorKind, message: impl Into<String>) -> Error {
+    pub(super) fn error(&self, kind: ErrorKind, message: impl Into<String>) -> Box<Error> {
         self.error_at(kind, self.start, message)
     }
 
@@ -151,11 +176,11 @@ impl<'s, 'b> Parser<'s, 'b> {
         kind: ErrorKind,
         offset: usize,
         message: impl Into<String>,
-    ) -> Error {
+    ) -> Box<Error> {
         self.lexer.error(kind, offset, message)
     }
 
-    fn invalid_at(&self, offset: usize, message: impl Into<String>) -> Error {
+    fn invalid_at(&self, offset: usize, message: impl Into<String>) -> Box<Error> {
         self.error_at(ErrorKind::Invalid, offset, message)
     }
 
@@ -165,8 +190,8 @@ impl<'s, 'b> Parser<'s, 'b> {
         path: &str,
         offset: u64,
         ty: &TensorType,
-        name: &str,
-    ) -> Result<WeightId, OpError> {
+        name: WeightName<'_>,
+    ) -> std::result::Result<WeightId, OpError> {
         let place = BlobRef { path: self.table.path(path), offset };
         self.table.weight(self.blobs, place, ty, name)
     }
@@ -187,7 +212,7 @@ impl<'s, 'b> Parser<'s, 'b> {
             }
         };
         self.expect(b')')?;
-        let attributes = self.attributes("")?;
+        let attributes = self.attributes("", 1)?;
         self.expect(b'{')?;
         let mut functions = BTreeMap::new();
         while !self.take(b'}')? {
@@ -205,20 +230,25 @@ impl<'s, 'b> Parser<'s, 'b> {
         Ok(Parsed { program: Program { functions, attributes, weights, blobs }, dialect })
     }
 
-    /// `[name = literal, ...]`; `owner` names weights in it.
-    fn attributes(&mut self, owner: &str) -> Result<Attributes> {
+    /// `[name = literal, ...]`, probably so many; `owner` names weights in it.
+    fn attributes(&mut self, owner: &str, expected: usize) -> Result<Attributes> {
         self.expect(b'[')?;
-        let mut attributes = Attributes::new();
+        let mut attributes = Attributes::with_capacity(expected);
         self.items(b']', |p| {
             let start = p.start;
             let name = p.name("an attribute's name")?;
             p.expect(b'=')?;
-            let literal = if name == "val" {
-                p.literal(owner)?
-            } else {
-                p.literal(&format!("{owner}_{name}"))?
+            let literal = p.literal(WeightName { owner, attribute: name })?;
+            let key = match name {
+                "name" => Cow::Borrowed("name"),
+                "val" => Cow::Borrowed("val"),
+                other => Cow::Owned(other.to_owned()),
             };
-            if attributes.insert(name.to_owned(), literal).is_some() {
+            if attributes.len() == MAX_ATTRIBUTES {
+                let message = format!("more than {MAX_ATTRIBUTES} attributes");
+                return Err(p.error_at(ErrorKind::Limit, start, message));
+            }
+            if attributes.insert(key, literal).is_some() {
                 return Err(p.invalid_at(start, format!("attribute {name} is given twice")));
             }
             Ok(())
@@ -245,10 +275,13 @@ impl<'s, 'b> Parser<'s, 'b> {
         }
         let name = self.name("a function's name")?;
         let opset = self.opset()?;
-        let mut scope = Scope { function: Function::new(opset), visible: HashMap::new() };
+        let mut scope = Scope { function: Function::new(opset), visible: HashMap::default() };
+        if let Some(rest) = self.whole.take() {
+            scope.expect(rest / BYTES_PER_OP);
+        }
         scope.function.inputs = self.params(&mut scope)?;
         if self.token == Token::Punct(b'[') {
-            scope.function.attributes = self.attributes(name)?;
+            scope.function.attributes = self.attributes(name, 1)?;
         }
         let (ops, outputs) = self.body(&mut scope)?;
         self.expect(b';')?;
@@ -329,7 +362,9 @@ impl<'s, 'b> Parser<'s, 'b> {
     /// `type name, ... = kind(args)[attributes] blocks ;` The operation, if it is in the catalogue.
     fn operation(&mut self, scope: &mut Scope<'s>) -> Result<Option<OpId>> {
         let start = self.start;
-        let results = self.results()?;
+        // Nested blocks find a memory of their own.
+        let mut results = std::mem::take(&mut self.results);
+        self.announced(&mut results)?;
         let kind_start = self.start;
         let name = self.name("an operation")?;
         let kind = KINDS.get(name).copied();
@@ -344,7 +379,8 @@ impl<'s, 'b> Parser<'s, 'b> {
         let args = self.args(scope, kind)?;
         let owner = results.first().map_or("", |r| r.1);
         let attributes = if self.token == Token::Punct(b'[') {
-            self.attributes(owner)?
+            let expected = if kind == Some(OpKind::Const) { 2 } else { 1 };
+            self.attributes(owner, expected)?
         } else {
             Attributes::new()
         };
@@ -356,7 +392,7 @@ impl<'s, 'b> Parser<'s, 'b> {
         let span = Some(Span { start: start as u32, end: self.end as u32 });
         let id = scope.function.ops.next_key();
         let outputs = results
-            .into_iter()
+            .drain(..)
             .enumerate()
             .map(|(i, (ty, name, start))| {
                 // The results of an operation that is missing still have users.
@@ -364,6 +400,7 @@ impl<'s, 'b> Parser<'s, 'b> {
                 self.define(scope, ty, name, start, def)
             })
             .collect::<Result<_>>()?;
+        self.results = results;
         let Some(kind) = kind else { return Ok(None) };
         scope.function.ops.push(Operation { kind, args, outputs, blocks, opset, attributes });
         scope.function.spans[id] = span;
@@ -371,17 +408,16 @@ impl<'s, 'b> Parser<'s, 'b> {
     }
 
     /// `type name, type name =`, or nothing for an operation without results.
-    fn results(&mut self) -> Result<Results<'s>> {
-        let mut results = Vec::new();
+    fn announced(&mut self, results: &mut Results<'s>) -> Result<()> {
         if !matches!(self.token, Token::Name(name) if is_type_name(name)) {
-            return Ok(results);
+            return Ok(());
         }
         loop {
             let ty = self.ty()?;
             let start = self.start;
             results.push((ty, self.name("a result's name")?, start));
             if self.take(b'=')? {
-                return Ok(results);
+                return Ok(());
             }
             self.expect(b',')?;
         }
@@ -389,7 +425,8 @@ impl<'s, 'b> Parser<'s, 'b> {
 
     /// `(name = arg, ...)`; in the slots of `kind`, if that is known.
     fn args(&mut self, scope: &Scope<'s>, kind: Option<OpKind>) -> Result<Vec<Option<Arg>>> {
-        let mut args = vec![None; kind.map_or(0, |k| k.def().params().len())];
+        let mut args = Vec::new();
+        args.resize_with(kind.map_or(0, |k| k.def().params().len()), || None);
         self.expect(b'(')?;
         self.items(b')', |p| {
             let start = p.start;
@@ -425,9 +462,9 @@ impl<'s, 'b> Parser<'s, 'b> {
             return Err(self.error(ErrorKind::Invalid, message));
         };
         // A value can have a type's name; a literal goes on with a bracket.
-        let mut ahead = self.lexer.clone();
-        if is_type_name(name) && matches!(ahead.next()?.0, Token::Punct(b'(' | b'<')) {
-            return self.literal(name).map(Arg::Literal);
+        if matches!(self.lexer.peek(), Some(b'(' | b'<')) && is_type_name(name) {
+            let name = WeightName { owner: name, attribute: "val" };
+            return self.literal(name).map(Arg::from);
         }
         self.advance()?;
         self.lookup(scope, name, start).map(Arg::Value)

@@ -7,6 +7,7 @@ use tensor::WeightId;
 
 use super::Dialect;
 use super::elements::Elements;
+use super::lexer::is_name;
 use super::types::{write_tensor, write_type};
 use crate::{
     Arg, Attributes, BlobRef, Block, Error, ErrorKind, Function, Literal, OpId, Payload, Program,
@@ -17,7 +18,7 @@ use crate::{
 ///
 /// # Errors
 /// When a weight has no place in a file, or a constant in the program has an element type that
-/// text cannot hold.
+/// text cannot hold, or a name is no identifier.
 pub fn print(program: &Program, dialect: Dialect) -> Result<String> {
     print_refs(program, &program.blobs, dialect)
 }
@@ -62,7 +63,9 @@ impl<'p> Printer<'p> {
     }
 
     fn function(&mut self, name: &str, f: &'p Function) -> fmt::Result {
-        write!(self.out, "    func {name}<{}>(", f.opset)?;
+        self.out.push_str("    func ");
+        self.name(name)?;
+        write!(self.out, "<{}>(", f.opset)?;
         let mut inputs = f.inputs.clone();
         inputs.sort_by(|&a, &b| f.values[a].name.cmp(&f.values[b].name));
         self.typed_names(f, &inputs)?;
@@ -87,9 +90,19 @@ impl<'p> Printer<'p> {
             }
             write_type(&mut self.out, f.ty(v), self.dialect)?;
             self.out.push(' ');
-            self.out.push_str(&f.values[v].name);
+            self.name(&f.values[v].name)?;
         }
         Ok(())
+    }
+
+    /// A name where it is defined: packages may hold names that text has no form for.
+    fn name(&mut self, name: &str) -> fmt::Result {
+        if is_name(name) {
+            self.out.push_str(name);
+            return Ok(());
+        }
+        let message = format!("the name {name:?} in a text");
+        self.fail(ErrorKind::Unsupported, message)
     }
 
     fn names(&mut self, f: &Function, values: &[ValueId]) {
@@ -189,7 +202,7 @@ impl<'p> Printer<'p> {
             if i > 0 {
                 self.out.push_str(", ");
             }
-            self.out.push_str(name);
+            self.name(name)?;
             self.out.push_str(" = ");
             self.literal(literal)?;
         }

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use mil::package::proto::{
-    ArrayFeatureType, EnumeratedShapes, FeatureKind, Kept, Model, Pipeline, Shape, ShapeFlexibility,
+    ArrayFeatureType, ConstantDimension, DimensionKind, EnumeratedShapes, FeatureKind, Kept, Model,
+    ModelDescription, Pipeline, Shape, ShapeFlexibility, TypeKind,
 };
 use mil::package::{Kind, Package, Shapes};
 use mil::{Dim, ErrorKind, FunctionBuilder, OpKind, Opset, Program, TensorType, Type};
@@ -97,8 +98,9 @@ fn enumerated_shapes_survive() {
     let kind = &mut feature.r#type.as_mut().unwrap().kind;
     let Some(FeatureKind::MultiArray(array)) = kind else { panic!() };
     let shapes: Vec<Vec<i64>> = vec![vec![1, 64], vec![4, 64], vec![16, 64]];
-    let enumerated = shapes.iter().map(|s| Shape { shape: s.clone() }).collect();
-    let flexibility = Some(ShapeFlexibility::Enumerated(EnumeratedShapes { shapes: enumerated }));
+    let enumerated = shapes.iter().map(|s| Shape { shape: s.clone() }.into()).collect();
+    let flexibility =
+        Some(ShapeFlexibility::Enumerated(EnumeratedShapes { shapes: enumerated }.into()));
     *array = ArrayFeatureType { flexibility, ..array.message.clone() }.into();
     let weights = mil::package::blob::BlobFile::new(tensor::Bytes::copy_from(
         &fs::read(path.join(WEIGHTS)).unwrap(),
@@ -224,13 +226,110 @@ fn what_core_ml_does_not_have_is_not_written() {
     let mut renamed = Package::from_program(program());
     renamed.description = Package::open(shared("mlp_fp32.mlpackage")).unwrap().description;
     let error = renamed.save(&path).unwrap_err();
-    assert!(error.to_string().contains("the description's inputs are not those of the function"));
+    assert!(error.to_string().contains("the description does not know the function"), "{error}");
     // Something that is no package is not replaced.
     fs::create_dir(&path).unwrap();
     fs::write(path.join("precious"), "x").unwrap();
     let error = Package::from_program(program()).save(&path).unwrap_err();
     assert!(error.to_string().contains("is in the way"), "{error}");
     assert!(path.join("precious").exists());
+}
+
+#[test]
+fn a_description_must_fit_its_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.mlpackage");
+    let real = Package::open(shared("mlp_fp16io.mlpackage")).unwrap();
+    let range = Package::open(shared("mlp_range.mlpackage")).unwrap();
+    let refusal = |package: &Package, change: &dyn Fn(&mut ModelDescription)| {
+        let mut package = package.clone();
+        change(package.description.as_mut().unwrap());
+        let error = package.save(&path).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Invalid);
+        assert!(!path.exists());
+        error.to_string().split_once("function main: ").unwrap().1.to_owned()
+    };
+    fn array(feature: &mut mil::package::proto::FeatureDescription) -> &mut ArrayFeatureType {
+        match &mut feature.r#type.as_mut().unwrap().kind {
+            Some(FeatureKind::MultiArray(array)) => array,
+            _ => panic!(),
+        }
+    }
+    let x = "input x is tensor<fp16, [4, 64]> in the program, in its description";
+    let output = real.interface("main").unwrap().outputs[0].name.clone();
+    for (change, message) in [
+        (
+            &(|d: &mut ModelDescription| array(&mut d.input[0]).data_type = 65568)
+                as &dyn Fn(&mut ModelDescription),
+            format!("{x} fp32 of shape [4, 64]"),
+        ),
+        (&|d| array(&mut d.input[0]).shape[1] = 63, format!("{x} fp16 of shape [4, 63]")),
+        (&|d| array(&mut d.input[0]).shape.push(1), format!("{x} fp16 of shape [4, 64, 1]")),
+        (
+            &|d| d.input[0].name = "y".into(),
+            "the description has an input y that the program lacks".into(),
+        ),
+        (&|d| drop(d.input.pop()), "the description lacks input x of the program".into()),
+        (&|d| d.input.push(d.input[0].clone()), "the description has input x twice".into()),
+        (
+            &|d| d.output[0].name = "z".into(),
+            "the description has an output z that the program lacks".into(),
+        ),
+        (
+            &|d| {
+                d.input[0].r#type.as_mut().unwrap().kind =
+                    Some(FeatureKind::Double(Default::default()))
+            },
+            format!("{x} a double"),
+        ),
+    ] {
+        assert_eq!(refusal(&real, change), message);
+    }
+    let message = refusal(&real, &|d| array(&mut d.output[0]).data_type = 131104);
+    assert!(message.starts_with(&format!("output {output} is tensor<fp16")), "{message}");
+    let message = refusal(&range, &|d| {
+        let Some(ShapeFlexibility::Range(range)) = &mut array(&mut d.input[0]).flexibility else {
+            panic!()
+        };
+        range.size_ranges[1].upper_bound = 65;
+    });
+    assert!(message.ends_with("fp16 of shape [4, 64] in ranges [(1, Some(32)), (64, Some(65))]"));
+}
+
+#[test]
+fn another_program_renews_the_description() {
+    let mut package = Package::open(shared("llama_multifunction.mlpackage")).unwrap();
+    let stated = package.description.clone();
+    // The same signatures: nothing changes.
+    package.set_program(package.program.clone()).unwrap();
+    assert_eq!(package.description, stated);
+    // One function less, and of one an output less.
+    let mut program = package.program.clone();
+    program.functions.remove("decode");
+    let description = package.description.as_mut().unwrap();
+    let prefill = description.functions.iter_mut().find(|f| f.name == "prefill").unwrap();
+    prefill.input[0].short_description = "embedded tokens".into();
+    package.set_program(program).unwrap();
+    let interface = package.interface("prefill").unwrap();
+    assert_eq!(interface.inputs[0].description, "embedded tokens");
+    assert_eq!(
+        interface.inputs.iter().map(|i| &*i.name).collect::<Vec<_>>(),
+        ["x", "cos", "sin", "mask"]
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.mlpackage");
+    package.save(&path).unwrap();
+    let read = Package::open(&path).unwrap();
+    assert_eq!(read.description.unwrap().metadata, stated.unwrap().message.metadata);
+    // Another type of input.
+    let mut real = Package::open(shared("mlp_range.mlpackage")).unwrap();
+    let mut program = real.program.clone();
+    let main = program.functions.get_mut("main").unwrap();
+    main.attributes = mil::Attributes::new();
+    main.values[main.inputs[0]].ty = TensorType::new(DType::F16, [2usize, 64]).into();
+    real.set_program(program).unwrap();
+    let kind = &real.interface("main").unwrap().inputs[0].kind;
+    assert_eq!(*kind, Kind::Array(Some(DType::F16), Shapes::Fixed(vec![2, 64])));
 }
 
 #[test]
@@ -246,30 +345,47 @@ fn states_become_part_of_the_description() {
     assert!(interface.inputs.is_empty());
 }
 
+/// Bytes of memory that the process holds (Linux).
+fn resident() -> Option<u64> {
+    let statm = fs::read_to_string("/proc/self/statm").ok()?;
+    Some(statm.split(' ').nth(1)?.parse::<u64>().ok()? * 4096)
+}
+
 /// Opening maps weights: two gigabytes, of which nothing is read but the header and one record.
 #[test]
-fn large_models_open_at_once() {
+fn large_packages_are_mapped() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("large.mlpackage");
-    const ELEMENTS: usize = 1 << 30;
+    const ELEMENTS: u64 = 1 << 30;
     Package::from_program(program()).save(&path).unwrap();
+    // A file of one record, whose data are a hole.
     let mut weights = File::options().write(true).open(path.join(WEIGHTS)).unwrap();
-    weights.set_len(128 + 2 * ELEMENTS as u64).unwrap();
+    weights.set_len(128 + 2 * ELEMENTS).unwrap();
     weights.seek(SeekFrom::Start(68)).unwrap();
     weights.write_all(&1u32.to_le_bytes()).unwrap();
-    weights.write_all(&(2 * ELEMENTS as u64).to_le_bytes()).unwrap();
-    let text = format!(
-        "program(1.3)\n[]\n{{\n    func main<ios18>() {{\n            tensor<fp16, [{ELEMENTS}]> w = const()[val = \
-         tensor<fp16, [{ELEMENTS}]>(BLOBFILE(path = string(\"@model_path/weights/weight.bin\"), offset = uint64(64)))];\n        \
-         }} -> (w);\n}}"
-    );
-    let folder = path.join("Data/com.apple.CoreML");
-    fs::write(folder.join("x.mil"), text).unwrap();
+    weights.write_all(&(2 * ELEMENTS).to_le_bytes()).unwrap();
+    let mut model = read_model(&path);
+    for function in model.ml_program.as_mut().unwrap().functions.values_mut() {
+        let body = function.block_specializations.values_mut().next().unwrap();
+        let constant = body.operations.iter_mut().find(|op| op.r#type == "const").unwrap();
+        let value = constant.message.attributes.get_mut("val").unwrap();
+        let output = &mut constant.message.outputs[0];
+        for ty in [&mut value.message.r#type, &mut output.message.r#type] {
+            let Some(TypeKind::Tensor(t)) = &mut ty.as_mut().unwrap().kind else { panic!() };
+            t.data_type = 10;
+            let size = ConstantDimension { size: ELEMENTS }.into();
+            t.dimensions[0].dimension = Some(DimensionKind::Constant(size));
+        }
+    }
+    fs::write(path.join(MODEL), model.encode_to_vec()).unwrap();
+    let before = resident();
     let start = Instant::now();
-    let package = Package::open(folder.join("x.mil")).unwrap();
-    let took = start.elapsed();
-    assert!(package.program.weights.byte_len() > 2_000_000_000);
+    let package = Package::open(&path).unwrap();
+    println!("opened {} bytes in {:?}", package.program.weights.byte_len(), start.elapsed());
+    let grown = resident().zip(before).map(|(after, before)| after.saturating_sub(before));
+    // Other tests of this process hold some memory too.
+    assert!(grown.is_none_or(|n| n < 1 << 28), "{grown:?}");
+    assert!(package.program.weights.byte_len() as u64 >= 2 * ELEMENTS);
     let (_, weight) = package.program.weights.iter().next().unwrap();
     assert!(weight.tensor.bytes().is_mapped());
-    assert!(took < Duration::from_millis(500), "{took:?}");
 }

@@ -9,4 +9,6 @@ mod chain;
 mod common;
 mod forms;
 mod hostile;
+mod limits;
 mod third_parties;
+mod unknown;

@@ -7,4 +7,5 @@ mod artefacts;
 mod blobs;
 mod common;
 mod errors;
+mod hostile;
 mod round_trip;
