@@ -1,27 +1,23 @@
-//! A package's model, over a weight file of one blob: the verifier, interfaces and text of what is read.
+//! A package's model: the verifier, interfaces and text of what is read; the text reads again.
 #![no_main]
 
-use std::sync::LazyLock;
-
 use libfuzzer_sys::fuzz_target;
+use mil::ErrorKind;
 use mil::package::Package;
-use mil::package::blob::{BlobFile, Layout};
-use tensor::{Bytes, DType, Tensor, WeightStore};
 
-static WEIGHTS: LazyLock<BlobFile> = LazyLock::new(|| {
-    let mut weights = WeightStore::new();
-    let id = weights.insert("w", Tensor::zeros(DType::F16, &[128, 64]).expect("a small tensor"));
-    let layout = Layout::new(&weights, [id]).expect("a type that weight files have");
-    let mut file = Vec::new();
-    layout.write(&weights, &mut file).expect("writing to memory");
-    BlobFile::new(Bytes::copy_from(&file)).expect("what was written can be read")
-});
+mod zeros;
+use zeros::Zeros;
 
 fuzz_target!(|data: &[u8]| {
-    let Ok(package) = Package::from_model(data, &*WEIGHTS) else { return };
+    let Ok(mut package) = Package::from_model(data, &Zeros) else { return };
     let _ = mil::verify(&package.program);
     for name in package.program.functions.keys() {
         let _ = package.interface(name);
     }
-    let _ = package.text();
+    if let Ok(text) = package.text() {
+        // Texts have limits of their own.
+        let again = mil::text::parse(&text, &Zeros);
+        assert!(again.as_ref().err().is_none_or(|e| e.kind == ErrorKind::Limit), "{again:?}");
+    }
+    let _ = package.set_program(package.program.clone());
 });
