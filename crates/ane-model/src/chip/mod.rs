@@ -11,8 +11,7 @@ use toml::{Table, Value};
 
 pub use fact::{Claim, Fact, Status, Unit, Verdict};
 pub use sections::{
-    CoreMl, DTypes, Formats, Identity, Io, Limits, Memory, Numerics, Rates, Runtime, Switches,
-    TableErrors,
+    ByOp, CoreMl, DTypes, Formats, Identity, Io, Limits, Memory, Numerics, Rates, Runtime, Switches,
 };
 pub use switches::{
     Acceptance, Accumulator, BindingOrder, Effect, Platform, SlotUnit, SurfaceUnit, WeightPath,
@@ -60,7 +59,13 @@ pub struct Chip {
     pub numerics: Numerics,
     /// Largest errors of activation functions, by operation.
     #[serde(default)]
-    pub table_errors: TableErrors,
+    pub table_errors: ByOp,
+    /// Core ML's estimated rates on the engine, of operations that do not follow the common ones.
+    #[serde(default)]
+    pub estimates_ane: ByOp,
+    /// The same on the CPU.
+    #[serde(default)]
+    pub estimates_cpu: ByOp,
     /// What becomes of compressed weights.
     #[serde(default)]
     pub formats: Formats,

@@ -171,8 +171,6 @@ sections! {
         classic_gflops: f64,
         /// Estimated memory rate of the older CPU backend.
         classic_gbps: f64,
-        /// Estimated memory rate of a lone activation function, on every backend.
-        elementwise_gbps: f64,
         /// Price of starting a run of operations on the engine.
         launch_ms: f64,
         /// Price of changing the backend between neighbours.
@@ -275,5 +273,5 @@ impl TryFrom<Vec<String>> for DTypes {
     }
 }
 
-/// Largest errors of activation functions, by operation.
-pub type TableErrors = BTreeMap<String, Fact<f64>>;
+/// Numbers by the name of an operation.
+pub type ByOp = BTreeMap<String, Fact<f64>>;
