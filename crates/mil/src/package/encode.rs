@@ -197,10 +197,11 @@ impl Encoder {
             }
             Arg::Literal(l) => {
                 let old = match old_kind {
-                    Some(BindingKind::Value(value)) => Some(value),
+                    Some(BindingKind::Value(value)) => Some(&**value),
                     _ => None,
                 };
-                (BindingKind::Value(self.value(&l.ty, &l.payload, true, old)?), old.is_some())
+                let value = self.value(&l.ty, &l.payload, true, old)?;
+                (BindingKind::Value(Box::new(value)), old.is_some())
             }
             Arg::List(items) => {
                 return items.iter().try_for_each(|item| self.bindings(f, item, old, out));

@@ -134,7 +134,7 @@ pub enum BindingKind {
     Name(String),
     /// A constant.
     #[prost(message, tag = "2")]
-    Value(Kept<Value>),
+    Value(Box<Kept<Value>>),
 }
 
 /// A name with its type.
