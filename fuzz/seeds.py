@@ -4,8 +4,7 @@
 Usage: python3 fuzz/seeds.py [SHARED]
 
 The files of models are made here, a few bytes each. Programs and packages are copied from the shared
-Core ML artefacts in SHARED (by default ../shared beside the repository), if they are there. What is
-committed was made with this and then minimised as README.md says.
+Core ML artefacts in SHARED (by default ../shared beside the repository), if they are there.
 """
 
 import json
