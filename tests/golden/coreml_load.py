@@ -1,13 +1,11 @@
 #!/usr/bin/env python3
 """Loads packages that Rigel wrote into coremltools, and compares their programs with those they were read from.
 
-    python3 -m venv venv && venv/bin/pip install coremltools==9.0 'numpy==2.3.5'
-    cargo run --release -p rigel-mil --example repack -- ../shared/coreml/*.mlpackage ../shared/coreml/zoo/*.mlpackage OUT
-    venv/bin/python tests/golden/coreml_load.py OUT ../shared/coreml ../shared/coreml/zoo
+    python coreml_load.py OUT SOURCES...          (with coremltools 9.0; tests/README.md has the whole command)
 
 Every package in OUT is opened as a model (`skip_model_load=True`) and its program as coremltools' own; the program's
 printed form, its constants' values, and the specification's description must equal those of the package of the same
-name in one of the other folders. With `--bare` (for `repack --bare`) a description need only have the same features.
+name in one of the folders SOURCES. With `--bare` (for `repack --bare`) a description need only have the same features.
 """
 
 import argparse

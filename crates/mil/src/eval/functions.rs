@@ -43,9 +43,11 @@ pub(crate) fn gelu(x: f64) -> f64 {
     0.5 * x * libm::erfc(-x * FRAC_1_SQRT_2)
 }
 
-/// GELU by `tanh`: `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`.
+/// GELU by `tanh`: `x / 2 * (1 + tanh(u))` with `u = sqrt(2 / pi) * (x + 0.044715 x^3)`, written as
+/// `x * sigmoid(2 u)`, which does not cancel where `tanh(u)` is close to -1.
 pub(crate) fn gelu_tanh(x: f64) -> f64 {
-    0.5 * x * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044_715 * x * x * x)).tanh())
+    let u = (2.0 / PI).sqrt() * (x + 0.044_715 * x * x * x);
+    x * sigmoid(2.0 * u)
 }
 
 /// `log(1 + exp(x))`.

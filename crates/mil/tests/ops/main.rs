@@ -9,6 +9,7 @@ mod common;
 mod compressed;
 mod cost;
 mod decompose;
+mod half;
 mod images;
 mod indexing;
 mod llm;
