@@ -20,6 +20,7 @@ const TABLE: &[Row] = &[
     row("mil", &["tensor"]),
     row("kernels", &["tensor"]),
     row("exec", &["mil", "tensor"]),
+    Row { name: "ane-port", may_use: &["exec"], tests_may_use: &["mil", "mini-objc", "tensor"] },
     row("import", &["mil", "tensor"]),
     row("ane-model", &["mil", "tensor"]),
     row("passes", &["mil", "tensor"]),
@@ -28,6 +29,7 @@ const TABLE: &[Row] = &[
     row("hub", &[]),
     row("analysis", &["mil", "exec", "tensor"]),
     row("cli", &["tensor", "mil", "exec", "import", "cpu", "llm", "hub", "analysis"]),
+    row("mini-objc", &[]),
     row("testkit", &["mil", "exec", "tensor"]),
     row("xtask", &[]),
 ];
