@@ -24,9 +24,6 @@ pub(super) type WithOptions = Message<(u32, Given, ErrorOut), Bool>;
 /// Inputs, their indices, outputs, their indices, weights, statistics, procedure.
 type Bindings = (Given, Given, Given, Given, Given, Given, Given);
 
-pub(super) const REQUEST: &str =
-    "+requestWithInputs:inputIndices:outputs:outputIndices:weightsBuffer:perfStats:procedureIndex:";
-
 /// The framework, open. Fields are in the order of use.
 pub(super) struct Framework {
     /// `_ANEInMemoryModelDescriptor`

@@ -58,6 +58,11 @@ impl<A: EncodeArguments, R: EncodeReturn> Message<A, R> {
         Ok(Message { selector, types: PhantomData })
     }
 
+    /// Its name.
+    pub(super) fn selector(&self) -> Sel {
+        self.selector
+    }
+
     /// The signature as the runtime writes it, without offsets: result, receiver, selector, arguments.
     pub(super) fn encoding() -> String {
         let mut text = format!("{}@:", R::ENCODING_RETURN);

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use exec::port::{Machine, Port, PortError, PortResult, Qos, Usage, Verb, WeightFile};
 use objc2::rc::{Retained, autoreleasepool};
-use objc2::runtime::{AnyObject, Bool};
+use objc2::runtime::{AnyObject, Bool, Sel};
 use objc2_foundation::{
     NSArray, NSData, NSDictionary, NSError, NSNumber, NSString, NSTemporaryDirectory,
 };
@@ -109,7 +109,7 @@ fn answer(verb: Verb, send: impl FnOnce(*mut *mut NSError) -> Bool) -> PortResul
 }
 
 /// A verb's complaint that the framework returned nothing.
-fn nil(verb: Verb, method: &str) -> PortError {
+fn nil(verb: Verb, method: Sel) -> PortError {
     PortError { verb, status: None, message: format!("{method} returned nil") }
 }
 
@@ -134,18 +134,17 @@ impl Port for AnePort {
                     (as_object(&*text), as_object(&*files), ptr::null()),
                 )
             });
-            let descriptor = descriptor
-                .ok_or_else(|| nil(Verb::Model, "+modelWithMILText:weights:optionsPlist:"))?;
+            let descriptor = descriptor.ok_or_else(|| nil(Verb::Model, of.describe.selector()))?;
             // SAFETY: the receiver is the class whose method this is, and the descriptor lives.
             let object = Object::new(unsafe {
                 of.in_memory.send(of.model.as_ref(), (as_object(&*descriptor),))
             });
-            let object = object.ok_or_else(|| nil(Verb::Model, "+inMemoryModelWithDescriptor:"))?;
+            let object = object.ok_or_else(|| nil(Verb::Model, of.in_memory.selector()))?;
             // SAFETY: the receiver is of the class whose method this is.
             let identifier = Object::new(unsafe { of.identifier.send(&object, ()) });
             let identifier = identifier.as_deref().and_then(AnyObject::downcast_ref::<NSString>);
             let identifier =
-                identifier.ok_or_else(|| nil(Verb::Model, "-hexStringIdentifier"))?.to_string();
+                identifier.ok_or_else(|| nil(Verb::Model, of.identifier.selector()))?.to_string();
             self.counters.models.fetch_add(1, Ordering::Relaxed);
             Ok(Model {
                 object,
@@ -215,7 +214,7 @@ impl Port for AnePort {
             );
             // SAFETY: the receiver is the class whose method this is, and all arguments live.
             let object = Object::new(unsafe { of.request.send(of.requests.as_ref(), arguments) });
-            let object = object.ok_or_else(|| nil(Verb::Request, framework::REQUEST))?;
+            let object = object.ok_or_else(|| nil(Verb::Request, of.request.selector()))?;
             Ok(Request { object, claims: Claim::all(inputs, outputs) })
         })
     }

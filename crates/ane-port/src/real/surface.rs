@@ -133,7 +133,7 @@ impl Surface {
             let wrapper = Object::new(unsafe {
                 wrap.send(framework.wrappers.as_ref(), (raw.surface.as_ptr(),))
             });
-            let wrapper = wrapper.ok_or_else(|| nil(Verb::Surface, "+objectWithIOSurface:"))?;
+            let wrapper = wrapper.ok_or_else(|| nil(Verb::Surface, wrap.selector()))?;
             counters.surfaces.fetch_add(1, Ordering::Relaxed);
             counters.surface_bytes.fetch_add(bytes, Ordering::Relaxed);
             let counters = Arc::clone(counters);

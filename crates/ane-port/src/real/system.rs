@@ -57,10 +57,11 @@ fn setting(sysctl: SysctlByName, name: &CStr) -> PortResult<String> {
     Ok(text.to_string_lossy().into_owned())
 }
 
-/// `Apple M4 Max` is an `m4`, `Apple A18 Pro` an `a18`.
+/// `Apple M4 Max` is an `m4-max`, `Apple M1 (Virtual)` has no engine.
 pub(super) fn chip(brand: &str) -> Option<String> {
-    let name = brand.strip_prefix("Apple ")?.split_whitespace().next()?;
-    let number = name.strip_prefix(['A', 'M'])?;
-    let is_number = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
-    is_number.then(|| name.to_ascii_lowercase())
+    let mut words = brand.strip_prefix("Apple ")?.split_whitespace();
+    let number = words.next()?.strip_prefix(['A', 'M'])?;
+    let is_chip = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+    let is_known = is_chip && words.all(|word| word.bytes().all(|b| b.is_ascii_alphabetic()));
+    is_known.then(|| brand["Apple ".len()..].to_ascii_lowercase().replace(' ', "-"))
 }

@@ -142,7 +142,7 @@ impl Port for Faulty {
             let arguments = (first, second, outs, out_indices, ptr::null(), ptr::null(), rest);
             // SAFETY: the types are right; what the objects are is the fault.
             let object = Object::new(unsafe { of.request.send(of.requests.as_ref(), arguments) });
-            let object = object.ok_or_else(|| nil(Verb::Request, "the request"))?;
+            let object = object.ok_or_else(|| nil(Verb::Request, of.request.selector()))?;
             Ok(Request { object, claims: Claim::all(inputs, outputs) })
         })
     }
@@ -196,7 +196,7 @@ fn a_misspelt_selector_shows() {
 
 #[test]
 fn swapped_arrays_show() {
-    shows(Fault::SwappedArrays, "request: the request returned nil");
+    shows(Fault::SwappedArrays, "request: requestWithInputs:");
 }
 
 #[test]

@@ -10,10 +10,11 @@ use crate::real::system::{chip, machine};
 fn chips_are_found_in_brands() {
     let cases = [
         ("Apple M1", Some("m1")),
-        ("Apple M4 Max", Some("m4")),
-        ("Apple M3 Ultra", Some("m3")),
-        ("Apple A18 Pro", Some("a18")),
+        ("Apple M4 Max", Some("m4-max")),
+        ("Apple M3 Ultra", Some("m3-ultra")),
+        ("Apple A18 Pro", Some("a18-pro")),
         ("Apple M10", Some("m10")),
+        ("Apple M1 (Virtual)", None),
         ("Apple processor", None),
         ("Apple M", None),
         ("Apple ", None),
@@ -30,7 +31,7 @@ fn the_machine_is_asked_for() {
     let machine = machine(sysctl).unwrap();
     assert_eq!(
         (machine.chip.as_str(), machine.os.as_str(), machine.emulated),
-        ("m4", "26.2", false)
+        ("m4-max", "26.2", false)
     );
 }
 
