@@ -1,4 +1,4 @@
-//! The private framework: its four classes and the ten methods that the port sends.
+//! The private framework: its four classes and the nine methods that the port sends.
 
 use std::ffi::CStr;
 use std::path::Path;
