@@ -53,6 +53,28 @@ impl<'w> FunctionBuilder<'w> {
         self.current_block().ops.push(op);
     }
 
+    /// As [`FunctionBuilder::keep`], and `body` puts back, or replaces, the operations of each of its
+    /// nested blocks. Their parameters and outputs stay.
+    ///
+    /// # Errors
+    /// Those of `body`.
+    pub fn keep_blocks(
+        &mut self,
+        op: OpId,
+        body: &mut dyn FnMut(&mut Self, &Block) -> Result<()>,
+    ) -> Result<()> {
+        let blocks = std::mem::take(&mut self.function.ops[op].blocks);
+        for block in &blocks {
+            self.blocks.push(Block { ops: Vec::new(), ..block.clone() });
+            let done = body(self, block);
+            let rebuilt = self.blocks.pop().expect("pushed above");
+            self.function.ops[op].blocks.push(rebuilt);
+            done?;
+        }
+        self.keep(op);
+        Ok(())
+    }
+
     /// The function so far.
     pub fn function(&self) -> &Function {
         &self.function

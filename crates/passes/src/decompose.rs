@@ -1,11 +1,11 @@
 //! Replaces composite operations by simpler ones.
 
-use mil::{Error, FunctionBuilder, OpKind, OpView, Program, ValueId};
+use mil::{OpKind, Program};
 
-use crate::rewrite::{self, Replacements};
+use crate::rebuild::{Site, rebuild};
 use crate::{Pass, Property};
 
-/// Replaces every operation that has a decomposition, until none is left.
+/// Replaces every operation of the language-model dialect, until none is left.
 pub(crate) struct Decompose;
 
 impl Pass for Decompose {
@@ -21,66 +21,102 @@ impl Pass for Decompose {
     }
 
     fn establishes(&self) -> &'static [Property] {
-        &[Property::NoComposites]
+        &[Property::PlainMil]
     }
 
     fn breaks(&self) -> &'static [Property] {
         &[Property::NoDeadCode, Property::UniqueConstants]
     }
 
+    fn exact(&self) -> bool {
+        false
+    }
+
     fn run(&self, program: &mut Program, name: &str) -> mil::Result<usize> {
-        let mut total = 0;
-        // A decomposition may use composite operations that are simpler than its own.
-        loop {
-            let changed = round(program, name)?;
-            if changed == 0 {
-                return Ok(total);
+        decompose_all(program, name, &|kind| !kind.is_core_ml())
+    }
+}
+
+/// Replaces Core ML's own composite operations where they have a simpler form.
+pub(crate) struct DecomposeComposites;
+
+impl Pass for DecomposeComposites {
+    fn name(&self) -> &'static str {
+        "decompose_composites"
+    }
+
+    fn doc(&self) -> &'static str {
+        "Replaces Core ML's composite operations by ones that every operation set and the Neural Engine's \
+         compiler have: scaled_dot_product_attention (iOS 18) by products of matrices and softmax, \
+         einsum by transposes and matmul, gelu by erf, tanh or sigmoid.\n\
+         before: y = scaled_dot_product_attention(query = q, key = k, value = v, attn_mask = m) -> (y)\n\
+         after:  s = mul(x = q, y = 1 / sqrt(E)); p = matmul(x = s, y = k, transpose_y = true); \
+         a = add(x = p, y = m); w = softmax(x = a, axis = -1); y = matmul(x = w, y = v) -> (y)"
+    }
+
+    fn breaks(&self) -> &'static [Property] {
+        &[Property::NoDeadCode, Property::UniqueConstants]
+    }
+
+    fn exact(&self) -> bool {
+        false
+    }
+
+    fn run(&self, program: &mut Program, name: &str) -> mil::Result<usize> {
+        decompose_all(program, name, &OpKind::is_core_ml)
+    }
+}
+
+/// Replaces scaled dot-product attention alone.
+pub(crate) struct DecomposeAttention;
+
+impl Pass for DecomposeAttention {
+    fn name(&self) -> &'static str {
+        "decompose_attention"
+    }
+
+    fn doc(&self) -> &'static str {
+        "Replaces scaled_dot_product_attention, which Core ML has from iOS 18 on, by products of matrices \
+         and softmax. A mask of truth values selects, any other is added.\n\
+         before: y = scaled_dot_product_attention(query = q, key = k, value = v, attn_mask = m) -> (y)\n\
+         after:  s = mul(x = q, y = 1 / sqrt(E)); p = matmul(x = s, y = k, transpose_y = true); \
+         a = add(x = p, y = m); w = softmax(x = a, axis = -1); y = matmul(x = w, y = v) -> (y)"
+    }
+
+    fn breaks(&self) -> &'static [Property] {
+        &[Property::NoDeadCode, Property::UniqueConstants]
+    }
+
+    fn exact(&self) -> bool {
+        false
+    }
+
+    fn run(&self, program: &mut Program, name: &str) -> mil::Result<usize> {
+        decompose_all(program, name, &|kind| kind == OpKind::ScaledDotProductAttention)
+    }
+}
+
+/// Decomposes every composite operation of the `wanted` kinds, nested blocks' included. A decomposition may use
+/// composite operations that are simpler than its own.
+fn decompose_all(
+    program: &mut Program,
+    name: &str,
+    wanted: &dyn Fn(OpKind) -> bool,
+) -> mil::Result<usize> {
+    let mut total = 0;
+    loop {
+        let changed = rebuild(program, name, &mut |site: &mut Site<'_, '_>| {
+            let view = site.view();
+            let def = view.kind.def();
+            if !wanted(view.kind) || !def.is_composite() {
+                return Ok(None);
             }
-            total += changed;
+            let results = def.decompose(&view, site.b)?;
+            Ok(Some(results.into_iter().map(Some).collect()))
+        })?;
+        if changed == 0 {
+            return Ok(total);
         }
+        total += changed;
     }
-}
-
-/// Decomposes each composite operation of the body once.
-fn round(program: &mut Program, name: &str) -> mil::Result<usize> {
-    let Some(old) = program.functions.get(name).cloned() else { return Ok(0) };
-    let composite = |f: &mil::Function, id| f.ops[id].kind.def().is_composite();
-    if !old.body.ops.iter().any(|&id| composite(&old, id)) {
-        return Ok(0);
-    }
-    // Definitions see function and weights as they were: the builder keeps the ids of old values, so
-    // that what is emitted may use them, and they are replaced at the end.
-    let weights = program.weights.clone();
-    let mut b = FunctionBuilder::reopen(name, old.clone(), &mut program.weights);
-    let (mut map, mut changed) = (Replacements::new(), 0);
-    for &id in &old.body.ops {
-        if !composite(&old, id) {
-            b.keep(id);
-            continue;
-        }
-        let first_new = b.function().values.next_key();
-        let view = OpView::new(&old, &weights, &old.ops[id]);
-        let results = old.ops[id].kind.def().decompose(&view, &mut b);
-        let results = results.map_err(|e| Error::at_op(e, name, old.describe(id)))?;
-        for (&was, new) in old.ops[id].outputs.iter().zip(results) {
-            // A result that is an argument passed through cannot take the old name.
-            let own = new >= first_new && !map.values().any(|&other| other == new);
-            map.insert(was, if own { new } else { passed_on(&mut b, new)? });
-        }
-        changed += 1;
-    }
-    let mut function = b.finish(old.body.outputs.clone());
-    for (&was, &new) in &map {
-        let name = std::mem::take(&mut function.values[was].name);
-        function.values[was].name = std::mem::replace(&mut function.values[new].name, name);
-    }
-    rewrite::replace_values(&mut function, &map);
-    rewrite::compact(&mut function);
-    program.functions.insert(name.to_owned(), function);
-    Ok(changed)
-}
-
-/// A value of its own that equals `v`.
-fn passed_on(b: &mut FunctionBuilder<'_>, v: ValueId) -> mil::Result<ValueId> {
-    b.op(OpKind::Identity).arg("x", v).result()
 }

@@ -1,11 +1,11 @@
 //! Runs passes in order, verifies after each, and counts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use mil::Program;
+use mil::{OpKind, Program};
 
-use crate::{Pass, PassError, Property, Result, rewrite};
+use crate::{PASSES, Pass, PassError, Property, Result, rewrite};
 
 /// What one pass did to a program.
 #[derive(Clone, PartialEq, Debug)]
@@ -18,8 +18,31 @@ pub struct PassStats {
     pub ops_after: usize,
     /// Things it changed.
     pub changes: usize,
+    /// How many operations of a kind there are more or fewer after it, where that differs.
+    pub kinds: BTreeMap<OpKind, isize>,
     /// Time it took, verification included.
     pub time: Duration,
+}
+
+/// `chosen` in this order, each behind those that establish what it requires and none before it does.
+pub fn with_requirements(chosen: &[&'static dyn Pass]) -> Vec<&'static dyn Pass> {
+    let mut established: BTreeSet<Property> = BTreeSet::new();
+    let mut order: Vec<&'static dyn Pass> = Vec::new();
+    let mut add = |pass: &'static dyn Pass, established: &mut BTreeSet<Property>| {
+        established.retain(|p| !pass.breaks().contains(p));
+        established.extend(pass.establishes());
+        order.push(pass);
+    };
+    for &pass in chosen {
+        for property in pass.requires() {
+            let provider = PASSES.iter().find(|p| p.establishes().contains(property));
+            if let Some(&provider) = provider.filter(|_| !established.contains(property)) {
+                add(provider, &mut established);
+            }
+        }
+        add(pass, &mut established);
+    }
+    order
 }
 
 /// Runs `passes` over every function of `program`, in order. On an error the program is unspecified.
@@ -40,7 +63,7 @@ fn run_one(
     if let Some(&property) = pass.requires().iter().find(|p| !established.contains(p)) {
         return Err(PassError::Order { pass: pass.name(), property });
     }
-    let (start, ops_before) = (Instant::now(), count_ops(program));
+    let (start, before) = (Instant::now(), count_ops(program));
     let names: Vec<String> = program.functions.keys().cloned().collect();
     let mut changes = 0;
     for name in &names {
@@ -59,14 +82,31 @@ fn run_one(
     }
     established.retain(|p| !pass.breaks().contains(p));
     established.extend(pass.establishes());
-    let ops_after = count_ops(program);
-    Ok(PassStats { pass: pass.name(), ops_before, ops_after, changes, time: start.elapsed() })
+    let after = count_ops(program);
+    let mut kinds: BTreeMap<OpKind, isize> = BTreeMap::new();
+    for (counts, sign) in [(&before, -1), (&after, 1)] {
+        for (&kind, &n) in counts {
+            *kinds.entry(kind).or_default() += sign * n as isize;
+        }
+    }
+    kinds.retain(|_, n| *n != 0);
+    Ok(PassStats {
+        pass: pass.name(),
+        ops_before: before.values().sum(),
+        ops_after: after.values().sum(),
+        changes,
+        kinds,
+        time: start.elapsed(),
+    })
 }
 
-fn count_ops(program: &Program) -> usize {
-    let mut count = 0;
+/// Operations of all functions by kind.
+fn count_ops(program: &Program) -> BTreeMap<OpKind, usize> {
+    let mut counts = BTreeMap::new();
     for function in program.functions.values() {
-        rewrite::for_each_block(function, &mut |b| count += b.ops.len());
+        rewrite::for_each_block(function, &mut |b| {
+            b.ops.iter().for_each(|&id| *counts.entry(function.ops[id].kind).or_default() += 1);
+        });
     }
-    count
+    counts
 }

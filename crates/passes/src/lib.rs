@@ -5,6 +5,8 @@
 //! verifies the program after each pass, and counts. Adding a pass is one file and one line in
 //! [`PASSES`].
 
+mod affine;
+mod cast_fusion;
 mod const_dedup;
 mod cse;
 mod dead_code;
@@ -13,12 +15,17 @@ mod driver;
 mod error;
 mod fold;
 mod identity;
+mod linear_folding;
+mod merge_reshapes;
 pub mod pipelines;
+mod rebuild;
 mod rewrite;
+mod transpose_rules;
+mod transpose_sinking;
 
 use mil::Program;
 
-pub use driver::{PassStats, run};
+pub use driver::{PassStats, run, with_requirements};
 pub use error::{PassError, Result};
 
 /// A rewriting of programs.
@@ -44,6 +51,12 @@ pub trait Pass: Sync {
         &[]
     }
 
+    /// Whether results keep every bit where each operation's results are rounded to their types. If
+    /// not, they keep their meaning up to rounding: sums in another order, folded weights rounded once.
+    fn exact(&self) -> bool {
+        true
+    }
+
     /// Rewrites function `function` of `program` and returns how many things it changed: 0 means
     /// that the function is as it was.
     ///
@@ -59,8 +72,8 @@ pub enum Property {
     NoDeadCode,
     /// Equal constants are one constant.
     UniqueConstants,
-    /// No operation that has a decomposition is left.
-    NoComposites,
+    /// Every operation is one of Core ML's.
+    PlainMil,
 }
 
 /// Every pass.
@@ -71,6 +84,12 @@ pub const PASSES: &[&dyn Pass] = &[
     &const_dedup::ConstDedup,
     &cse::Cse,
     &decompose::Decompose,
+    &decompose::DecomposeComposites,
+    &decompose::DecomposeAttention,
+    &cast_fusion::CastFusion,
+    &linear_folding::LinearFolding,
+    &merge_reshapes::MergeReshapes,
+    &transpose_sinking::TransposeSinking,
 ];
 
 /// The pass called `name`.

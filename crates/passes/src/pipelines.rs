@@ -1,14 +1,28 @@
 //! The orders in which passes run.
 
 use crate::Pass;
-use crate::{const_dedup, cse, dead_code, decompose, fold, identity};
+use crate::{
+    cast_fusion, const_dedup, cse, dead_code, decompose, fold, identity, linear_folding,
+    merge_reshapes, transpose_sinking,
+};
 
 /// For a backend that runs the dialect's operations whole: nothing is computed twice, at run time
 /// instead of now, or for nothing.
-pub const OPTIMIZE: &[&dyn Pass] =
-    &[&dead_code::DeadCode, &fold::Fold, &const_dedup::ConstDedup, &cse::Cse, &dead_code::DeadCode];
+pub const OPTIMIZE: &[&dyn Pass] = &[
+    &dead_code::DeadCode,
+    &fold::Fold,
+    &identity::Identity,
+    &cast_fusion::CastFusion,
+    &merge_reshapes::MergeReshapes,
+    &transpose_sinking::TransposeSinking,
+    &linear_folding::LinearFolding,
+    &identity::Identity,
+    &const_dedup::ConstDedup,
+    &cse::Cse,
+    &dead_code::DeadCode,
+];
 
-/// Plain MIL: as [`OPTIMIZE`], with every composite operation replaced by simpler ones first.
+/// Plain MIL: every composite operation is replaced by simpler ones, and what that leaves behind is tidied.
 pub const PLAIN: &[&dyn Pass] = &[
     &dead_code::DeadCode,
     &decompose::Decompose,
@@ -18,3 +32,6 @@ pub const PLAIN: &[&dyn Pass] = &[
     &cse::Cse,
     &dead_code::DeadCode,
 ];
+
+/// The pipelines with their names on the command line.
+pub const PIPELINES: &[(&str, &[&dyn Pass])] = &[("optimize", OPTIMIZE), ("plain", PLAIN)];

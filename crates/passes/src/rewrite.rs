@@ -2,8 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use mil::{Block, Effect, Function, OpId, OpView, Operation, ValueDef, ValueId};
-use tensor::WeightStore;
+use mil::{
+    Block, Effect, Function, Literal, OpId, OpView, Operation, Payload, Program, ValueDef, ValueId,
+};
+use tensor::{WeightId, WeightStore};
 
 /// Values to be replaced, each by another one.
 pub(crate) type Replacements = HashMap<ValueId, ValueId>;
@@ -37,6 +39,27 @@ pub(crate) fn remove_ops(function: &mut Function, gone: &HashSet<OpId>) {
     function.body.ops.retain(|op| !gone.contains(op));
     for op in function.ops.values_mut() {
         op.blocks.iter_mut().for_each(|b| b.ops.retain(|op| !gone.contains(op)));
+    }
+}
+
+/// How many constants of all functions refer to each weight.
+pub(crate) fn weight_uses(program: &Program) -> HashMap<WeightId, usize> {
+    let mut uses = HashMap::new();
+    program.for_each_literal(&mut |literal| {
+        literal.payload.for_each(&mut |payload| {
+            if let Payload::Weight(id) = payload {
+                *uses.entry(*id).or_default() += 1;
+            }
+        });
+    });
+    uses
+}
+
+/// Whether no other constant refers to the weight of `literal`, if it has one.
+pub(crate) fn is_own(literal: &Literal, uses: &HashMap<WeightId, usize>) -> bool {
+    match &literal.payload {
+        Payload::Weight(id) => uses.get(id) == Some(&1),
+        _ => true,
     }
 }
 

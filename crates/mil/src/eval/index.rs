@@ -143,7 +143,7 @@ impl Array {
     }
 
     /// The array with axis `perm[i]` at place `i`.
-    pub(crate) fn transposed(&self, perm: &[usize]) -> Array {
+    pub fn transposed(&self, perm: &[usize]) -> Array {
         let steps = strides(&self.shape);
         let shape: Vec<usize> = perm.iter().map(|&p| self.shape[p]).collect();
         let steps: Vec<isize> = perm.iter().map(|&p| steps[p]).collect();
@@ -155,7 +155,7 @@ impl Array {
     ///
     /// # Errors
     /// When the numbers of elements differ.
-    pub(crate) fn reshaped(&self, shape: &[usize]) -> Result<Array, OpError> {
+    pub fn reshaped(&self, shape: &[usize]) -> Result<Array, OpError> {
         if tensor::element_count(shape) != Some(self.len()) {
             return Err(OpError::invalid(format!(
                 "{:?} does not have as many elements as {shape:?}",

@@ -1,8 +1,11 @@
 //! Activations with options: GELU and softmax.
 
+use std::f64::consts::{FRAC_1_SQRT_2, PI};
+
+use super::emit::{Emit, value};
 use super::{Domain, OpDef, OpView, Param, elements};
 use crate::eval::{EvalCx, Value, functions};
-use crate::{OpError, Type};
+use crate::{Arg, FunctionBuilder, OpError, OpKind, Type, ValueId};
 
 /// `x * P(X <= x)` for a standard normal `X`: by `mode` exact (`EXACT`, the default), by `tanh`
 /// (`TANH_APPROXIMATION`) or by a sigmoid (`SIGMOID_APPROXIMATION`: `x * sigmoid(1.702 x)`).
@@ -37,6 +40,46 @@ impl OpDef for Gelu {
         let function = Self::function(&cx.op)?;
         let x = cx.array("x")?;
         Ok(vec![x.with_floats(x.floats()?.iter().map(|&a| function(a)).collect()).into()])
+    }
+
+    fn is_composite(&self) -> bool {
+        true
+    }
+
+    /// As the doc of the operation has it.
+    fn decompose(
+        &self,
+        op: &OpView<'_>,
+        b: &mut FunctionBuilder<'_>,
+    ) -> Result<Vec<ValueId>, OpError> {
+        let (x, dtype) = (op.required("x")?, op.tensor("x")?.dtype);
+        let e = &mut Emit::new(b);
+        let times = |e: &mut Emit<'_, '_>, x: &Arg, factor: f64| {
+            let factor = e.scalar(dtype, factor)?;
+            e.mul(x, &factor)
+        };
+        let mode = op.str("mode")?.unwrap_or("EXACT");
+        if mode == "SIGMOID_APPROXIMATION" {
+            let scaled = times(e, x, 1.702)?;
+            let gate = e.op(OpKind::Sigmoid, [("x", scaled)])?;
+            return e.mul(x, &gate).map(value);
+        }
+        // Both others are x / 2 * (1 + f(x)) with an odd f.
+        let inner = if mode == "EXACT" {
+            let scaled = times(e, x, FRAC_1_SQRT_2)?;
+            e.op(OpKind::Erf, [("x", scaled)])?
+        } else {
+            let square = e.mul(x, x)?;
+            let cubic = times(e, &square, 0.044_715)?;
+            let one = e.scalar(dtype, 1.0)?;
+            let factor = e.binary(OpKind::Add, &cubic, &one)?;
+            let line = times(e, x, (2.0 / PI).sqrt())?;
+            let argument = e.mul(&line, &factor)?;
+            e.op(OpKind::Tanh, [("x", argument)])?
+        };
+        let (one, half) = (e.scalar(dtype, 1.0)?, times(e, x, 0.5)?);
+        let sum = e.binary(OpKind::Add, &inner, &one)?;
+        e.mul(&half, &sum).map(value)
     }
 }
 

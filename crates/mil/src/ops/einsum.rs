@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::emit::{Emit, value};
 use super::{Domain, OpDef, OpView, Param, elements};
 use crate::eval::{Array, Data, EvalCx, Strided, Value, strides};
-use crate::{Dim, OpError, TensorType, Type};
+use crate::{Arg, Dim, FunctionBuilder, OpError, OpKind, TensorType, Type, ValueId};
 
 /// The product of two tensors, `values`, summed over the axes that the constant `equation` names for
 /// both but not for the result. MIL has two equations, up to the letters chosen: `nchw,nwhu->nchu`
@@ -132,6 +133,30 @@ impl OpDef for Einsum {
             out[n / count] += xs[i] * ys[j];
         }
         Ok(vec![Array { dtype: x.dtype, shape, data: Data::Float(out) }.into()])
+    }
+
+    fn is_composite(&self) -> bool {
+        true
+    }
+
+    /// A product of matrices: of `[n, h, c, w]` and `[n, h, w, u]`, or of `[h, c, w]` and `[h, w, r]`.
+    fn decompose(
+        &self,
+        op: &OpView<'_>,
+        b: &mut FunctionBuilder<'_>,
+    ) -> Result<Vec<ValueId>, OpError> {
+        let Some(Arg::List(values)) = op.arg("values") else {
+            return Err(OpError::invalid("values are missing"));
+        };
+        let (&[ref x, ref y], equation) = (&values[..], Equation::of(op)?) else {
+            return Err(OpError::invalid(format!("{} values, not 2", values.len())));
+        };
+        // The axis h moves to the front of the matrices: from behind c in `x`, from behind w in `y`.
+        let swap: &[i32] = if equation.result.len() == 4 { &[0, 2, 1, 3] } else { &[1, 0, 2] };
+        let e = &mut Emit::new(b);
+        let (x, y) = (e.transpose(x, swap)?, e.transpose(y, swap)?);
+        let product = e.binary(OpKind::Matmul, &x, &y)?;
+        e.transpose(&product, swap).map(value)
     }
 
     /// Two for each element of the result and of the axes summed over.

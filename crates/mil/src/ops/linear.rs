@@ -2,10 +2,11 @@
 
 use tensor::DType;
 
+use super::emit::{Emit, value};
 use super::llm::{eval_linear, linear_flops, linear_type};
 use super::{Domain, OpDef, OpView, Param, broadcast, elements};
 use crate::eval::{Array, Data, EvalCx, Strided, Value, broadcast_shape, matmul_nt};
-use crate::{Dim, OpError, Opset, TensorType, Type};
+use crate::{Dim, FunctionBuilder, OpError, OpKind, Opset, TensorType, Type, ValueId};
 
 /// `x weight^T + bias`: `x` `[..., in]`, `weight` `[out, in]`, `bias` `[out]`, zero by default.
 pub(super) struct Linear;
@@ -276,6 +277,45 @@ impl OpDef for ScaledDotProductAttention {
         Ok(vec![batched_nt(&scores, &swap_last(&value))?.into()])
     }
 
+    fn is_composite(&self) -> bool {
+        true
+    }
+
+    /// Queries are scaled, not scores, which could leave the range of half precision.
+    fn decompose(
+        &self,
+        op: &OpView<'_>,
+        b: &mut FunctionBuilder<'_>,
+    ) -> Result<Vec<ValueId>, OpError> {
+        let query = op.tensor("query")?;
+        let (dtype, width) = (query.dtype, query.shape.last().and_then(Dim::fixed));
+        let width = width.ok_or_else(|| {
+            OpError::unsupported(format!("the width of query {query} is not known"))
+        })?;
+        let e = &mut Emit::new(b);
+        let factor = e.scalar(dtype, 1.0 / (width as f64).sqrt())?;
+        let scaled = e.mul(op.required("query")?, &factor)?;
+        let (key, yes) = (op.required("key")?.clone(), e.bool(true));
+        let product = [("x", scaled), ("y", key), ("transpose_y", yes)];
+        let mut scores = e.op(OpKind::Matmul, product)?;
+        if let Some(mask) = op.arg("attn_mask") {
+            scores = match e.ty(mask)?.dtype {
+                DType::Bool => {
+                    let hidden = e.scalar(dtype, hidden_score(dtype))?;
+                    let choice = [("cond", mask.clone()), ("a", scores), ("b", hidden)];
+                    e.op(OpKind::Select, choice)?
+                }
+                _ => {
+                    let mask = e.cast(mask.clone(), dtype)?;
+                    e.binary(OpKind::Add, &scores, &mask)?
+                }
+            };
+        }
+        let last = e.int(-1);
+        let weights = e.op(OpKind::Softmax, [("x", scores), ("axis", last)])?;
+        e.binary(OpKind::Matmul, &weights, op.required("value")?).map(value)
+    }
+
     /// Two for each score and element of a query, and for each score and element of a value.
     fn flops(&self, op: &OpView<'_>, results: &[Type]) -> f64 {
         let size = |name, from_end: usize| {
@@ -286,6 +326,12 @@ impl OpDef for ScaledDotProductAttention {
         let values = size("value", 1).unwrap_or(1).max(1);
         2.0 * elements(results) * span as f64 * (1.0 + width as f64 / values as f64)
     }
+}
+
+/// The score of what a mask hides: not infinity, which engines multiply into NaN; its exponential is 0
+/// all the same.
+pub(super) fn hidden_score(dtype: DType) -> f64 {
+    if dtype == DType::F16 { -6e4 } else { -1e30 }
 }
 
 /// What a mask adds to scores of `shape`.

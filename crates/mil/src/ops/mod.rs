@@ -117,6 +117,11 @@ impl OpKind {
         self.def().name()
     }
 
+    /// Whether it is one of Core ML's, not of Rigel's dialect.
+    pub fn is_core_ml(self) -> bool {
+        !self.name().contains('.')
+    }
+
     /// The operation called `name`.
     pub fn from_name(name: &str) -> Option<OpKind> {
         OPS.iter().copied().find(|k| k.name() == name)

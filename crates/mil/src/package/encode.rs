@@ -68,8 +68,8 @@ pub(super) fn program(
 
 /// Refuses the operations of Rigel's own dialect, all at once.
 fn refuse_dialect(program: &Program) -> Result<()> {
-    let kinds = program.functions.values().flat_map(|f| f.ops.values()).map(|op| op.kind.name());
-    let own: BTreeSet<&str> = kinds.filter(|name| name.contains('.')).collect();
+    let kinds = program.functions.values().flat_map(|f| f.ops.values()).map(|op| op.kind);
+    let own: BTreeSet<&str> = kinds.filter(|k| !k.is_core_ml()).map(|k| k.name()).collect();
     if own.is_empty() {
         return Ok(());
     }

@@ -4,6 +4,7 @@ use tensor::DType;
 
 use super::attention::Options;
 use crate::ops::emit::Emit;
+use crate::ops::linear::hidden_score;
 use crate::{Arg, OpError, OpKind, OpView, TensorType};
 
 /// Emits the attention `op` and returns its result.
@@ -34,8 +35,7 @@ pub(super) fn decompose(
     let product = e.op(OpKind::Matmul, [("x", q), ("y", k), ("transpose_y", yes)])?;
     let scores = scale(e, &product, options, dtype)?;
     let seen = mask(e, &positions, &slots, options)?;
-    // Not infinity, which engines multiply into NaN; its exponential is 0 all the same.
-    let hidden = e.scalar(dtype, if dtype == DType::F16 { -6e4 } else { -1e30 })?;
+    let hidden = e.scalar(dtype, hidden_score(dtype))?;
     let scores = e.op(OpKind::Select, [("cond", seen), ("a", scores), ("b", hidden)])?;
     let last = e.int(-1);
     let weights = e.op(OpKind::Softmax, [("x", scores), ("axis", last)])?;
