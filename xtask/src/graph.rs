@@ -28,7 +28,7 @@ const TABLE: &[Row] = &[
     row("llm", &["mil", "exec", "import", "tensor"]),
     row("hub", &[]),
     row("analysis", &["mil", "exec", "tensor"]),
-    row("cli", &["tensor", "mil", "exec", "import", "cpu", "llm", "hub", "analysis"]),
+    row("cli", &["tensor", "mil", "exec", "import", "passes", "cpu", "llm", "hub", "analysis"]),
     row("mini-objc", &[]),
     row("testkit", &["mil", "exec", "tensor"]),
     row("xtask", &[]),

@@ -35,6 +35,13 @@ enum Source {
     Random(Option<Vec<usize>>),
 }
 
+impl InputArg {
+    /// The input's name, if the argument has one.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+}
+
 impl FromStr for InputArg {
     type Err = String;
 

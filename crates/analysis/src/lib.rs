@@ -4,6 +4,7 @@ mod constants;
 pub mod diff;
 pub mod difference;
 mod encoding;
+pub mod equivalence;
 pub mod files;
 pub mod graph;
 pub mod inputs;

@@ -7,6 +7,7 @@ mod eval;
 mod generate;
 mod inspect;
 mod models;
+mod opt;
 mod pull;
 mod run;
 mod tokenize;
@@ -27,6 +28,7 @@ pub(crate) enum Command {
     Inspect(inspect::Inspect),
     Run(run::Run),
     Diff(diff::Diff),
+    Opt(opt::Opt),
     Pull(pull::Pull),
     Models(models::Models),
     Completions(completions::Completions),
@@ -41,6 +43,7 @@ impl Command {
         match self {
             Command::Generate(c) => return c.run(),
             Command::Chat(c) => return c.run(),
+            Command::Opt(c) => c.run()?,
             Command::Diff(c) => return c.run(),
             Command::Eval(c) => c.run()?,
             Command::Tokenize(c) => c.run()?,

@@ -2,8 +2,19 @@
 
 use crate::run::{json, rigel};
 
-const SUBCOMMANDS: [&str; 9] =
-    ["generate", "chat", "eval", "tokenize", "inspect", "run", "pull", "models", "completions"];
+const SUBCOMMANDS: [&str; 11] = [
+    "generate",
+    "chat",
+    "eval",
+    "tokenize",
+    "inspect",
+    "run",
+    "diff",
+    "opt",
+    "pull",
+    "models",
+    "completions",
+];
 
 #[test]
 fn help_names_every_subcommand_and_teaches_by_examples() {

@@ -4,6 +4,7 @@
 mod coreml;
 mod errors;
 mod help;
+mod opt;
 mod run;
 mod smollm2;
 mod stories;

@@ -31,6 +31,7 @@ use files::WeightFiles;
 use proto::{Kept, ModelDescription, Residue};
 
 pub use description::{Feature, Image, Interface, Kind, Shapes};
+pub use proto::Metadata;
 
 /// A program as files hold it.
 #[derive(Clone, Debug)]
@@ -213,6 +214,42 @@ impl Package {
         let path = path.as_ref();
         let (model, encoded) = self.to_model().map_err(|e| e.in_file(path))?;
         save::package(path, &model.encode_to_vec(), &encoded.weights, &encoded.layout)
+    }
+
+    /// Writes MIL text to `path` and the weights to `weights/weight.bin` beside it, in place of files
+    /// that are there. The text appears whole, after its weights, or not at all. It has no
+    /// description: what that says besides the functions' signatures is lost.
+    ///
+    /// # Errors
+    /// As [`Package::save`].
+    pub fn save_text(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let (model, encoded) = self.to_model().map_err(|e| e.in_file(path))?;
+        save::text(path, &encoded.weights, &encoded.layout, |folder| {
+            // Reading the model again tells where in the file its constants went.
+            let blobs = WeightFiles::new(folder);
+            let written = Package::from_model(&model.encode_to_vec(), &blobs);
+            written.and_then(|p| p.text()).map_err(|e| e.in_file(path))
+        })
+    }
+
+    /// The file that [`Package::save_text`] writes weights to.
+    pub fn weight_file(text: &Path) -> std::path::PathBuf {
+        save::weight_file(text)
+    }
+
+    /// Says who made the model and what else there is to say, in the description.
+    ///
+    /// # Errors
+    /// When there is no description yet, and the functions' signatures do not make one.
+    pub fn set_metadata(&mut self, metadata: Metadata) -> Result<()> {
+        let mut description = match self.description.take() {
+            Some(description) => description,
+            None => description::of_program(&self.program)?.into(),
+        };
+        description.metadata = Some(metadata.into());
+        self.description = Some(description);
+        Ok(())
     }
 
     fn to_model(&self) -> Result<(Kept<proto::Model>, encode::Encoded)> {

@@ -1,5 +1,6 @@
-//! Writing packages: whole, or not at all.
+//! Writing packages and texts: whole, or not at all.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -9,6 +10,11 @@ use super::files::io_error;
 use super::manifest;
 use crate::{Error, ErrorKind, Result};
 use tensor::WeightStore;
+
+/// The folder of a model's weight files, and the one file that is written there: what
+/// [`WEIGHTS_PATH`](super::blob::WEIGHTS_PATH) names.
+const WEIGHTS_FOLDER: &str = "weights";
+const WEIGHTS_FILE: &str = "weight.bin";
 
 /// Writes the package of `model` and a weight file to `path`, in place of a package that is there.
 ///
@@ -23,21 +29,13 @@ pub(super) fn package(
     weights: &WeightStore,
     layout: &Layout,
 ) -> Result<()> {
-    let name = path
-        .file_name()
-        .ok_or_else(|| Error::new(ErrorKind::Invalid, "is no name for a package").in_file(path))?;
+    let name = name_of(path)?;
     let replaces = path.symlink_metadata().is_ok();
     if replaces && !path.join(manifest::NAME).is_file() {
         let message = "is in the way: it is no package that could be replaced";
         return Err(Error::new(ErrorKind::Invalid, message).in_file(path));
     }
-    let beside = |ending: &str| -> PathBuf {
-        let mut hidden = std::ffi::OsString::from(".");
-        hidden.push(name);
-        hidden.push(format!(".{}.{ending}", std::process::id()));
-        path.with_file_name(hidden)
-    };
-    let (partial, old) = (beside("partial"), beside("old"));
+    let (partial, old) = (beside(path, name, "partial"), beside(path, name, "old"));
     let written = write(&partial, model, weights, layout).and_then(|()| {
         if replaces {
             fs::rename(path, &old)?;
@@ -59,6 +57,71 @@ pub(super) fn package(
     written.map_err(|e| io_error(path, "write", &e))
 }
 
+/// Writes a program's text to `path` and its weight file to [`weight_file`], in place of files that
+/// are there. `print` makes the text; it is given the folder in which the weight file lies under
+/// the same relative path.
+///
+/// Both are written under another name beside `path`, synced and renamed, the text last: a text
+/// that appears has its weights. On an error before that nothing is left behind.
+///
+/// # Errors
+/// Those of `print` and of the file system.
+pub(super) fn text(
+    path: &Path,
+    weights: &WeightStore,
+    layout: &Layout,
+    print: impl FnOnce(&Path) -> Result<String>,
+) -> Result<()> {
+    let name = name_of(path)?;
+    let partial = beside(path, name, "partial");
+    let written = write_text(path, &partial, (weights, layout), print);
+    // What is left of it after success is empty folders; the first error is the one to report.
+    let _ = fs::remove_dir_all(&partial);
+    written
+}
+
+fn write_text(
+    path: &Path,
+    partial: &Path,
+    (weights, layout): (&WeightStore, &Layout),
+    print: impl FnOnce(&Path) -> Result<String>,
+) -> Result<()> {
+    let io = |e: io::Error| io_error(path, "write", &e);
+    fs::create_dir(partial).map_err(io)?;
+    let (own_weights, own_text) = (weight_file(&partial.join("text")), partial.join("text"));
+    if !layout.is_empty() {
+        fs::create_dir(folder_of(&own_weights)).map_err(io)?;
+        file(&own_weights, |out| layout.write(weights, out)).map_err(io)?;
+    }
+    let text = print(partial)?;
+    file(&own_text, |out| out.write_all(text.as_bytes())).map_err(io)?;
+    if !layout.is_empty() {
+        let place = weight_file(path);
+        fs::create_dir_all(folder_of(&place)).map_err(io)?;
+        fs::rename(&own_weights, &place).map_err(io)?;
+        sync(folder_of(&place)).map_err(io)?;
+    }
+    fs::rename(&own_text, path).and_then(|()| sync(folder_of(path))).map_err(io)
+}
+
+/// Where the weights of the text at `path` lie.
+pub(super) fn weight_file(path: &Path) -> PathBuf {
+    folder_of(path).join(WEIGHTS_FOLDER).join(WEIGHTS_FILE)
+}
+
+fn name_of(path: &Path) -> Result<&OsStr> {
+    path.file_name()
+        .ok_or_else(|| Error::new(ErrorKind::Invalid, "is no name for a model").in_file(path))
+}
+
+/// A hidden name beside `path`, whose last part is `name`.
+fn beside(path: &Path, name: &OsStr, ending: &str) -> PathBuf {
+    let mut hidden = std::ffi::OsString::from(".");
+    hidden.push(name);
+    hidden.push(format!(".{}.{ending}", std::process::id()));
+    path.with_file_name(hidden)
+}
+
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -68,9 +131,9 @@ fn write(root: &Path, model: &[u8], weights: &WeightStore, layout: &Layout) -> i
     fs::create_dir_all(&folder)?;
     file(&folder.join(manifest::MODEL), |out| out.write_all(model))?;
     if !layout.is_empty() {
-        let weights_folder = folder.join("weights");
+        let weights_folder = folder.join(WEIGHTS_FOLDER);
         fs::create_dir(&weights_folder)?;
-        file(&weights_folder.join("weight.bin"), |out| layout.write(weights, out))?;
+        file(&weights_folder.join(WEIGHTS_FILE), |out| layout.write(weights, out))?;
         sync(&weights_folder)?;
     }
     let json = manifest::write(model, !layout.is_empty())?;
