@@ -1,9 +1,9 @@
 //! Program to program: one file a pass.
 //!
 //! A pass rewrites one function at a time and keeps its meaning: inputs, outputs, their names and
-//! every effect on states. The [driver](run) removes what a pass left without use of its arguments,
-//! verifies the program after each pass, and counts. Adding a pass is one file and one line in
-//! [`PASSES`].
+//! every effect on states (`merge_states` alone arranges those anew). The [driver](run) removes what
+//! a pass left without use of its arguments, verifies the program after each pass, and counts.
+//! Adding a pass is one file and one line in [`PASSES`].
 
 mod affine;
 mod cast_fusion;
@@ -11,15 +11,19 @@ mod const_dedup;
 mod cse;
 mod dead_code;
 mod decompose;
+mod dequantize;
 mod driver;
 mod error;
 mod fold;
+mod half;
 mod identity;
 mod linear_folding;
 mod merge_reshapes;
+mod merge_states;
 pub mod pipelines;
 mod rebuild;
 mod rewrite;
+mod to_fp16;
 mod transpose_rules;
 mod transpose_sinking;
 
@@ -90,6 +94,9 @@ pub const PASSES: &[&dyn Pass] = &[
     &linear_folding::LinearFolding,
     &merge_reshapes::MergeReshapes,
     &transpose_sinking::TransposeSinking,
+    &dequantize::Dequantize,
+    &to_fp16::ToFp16,
+    &merge_states::MergeStates,
 ];
 
 /// The pass called `name`.

@@ -1,8 +1,9 @@
 //! What every pass keeps and what each one does.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use half::f16;
 use mil::eval::Arithmetic;
-use mil::{FunctionBuilder, Literal, OpKind, Opset, Program, TensorType, ValueId};
+use mil::{FunctionBuilder, Literal, OpKind, Opset, Payload, Program, TensorType, ValueId};
 use proptest::prelude::*;
 use rigel_passes::{PASSES, Pass, pass, pipelines, run, with_requirements};
 use tensor::{Bytes, DType, Tensor};
@@ -21,9 +22,71 @@ fn comparison(case: &Case, passes: &[&dyn Pass]) -> (Arithmetic, Tolerance) {
     (Arithmetic::Exact, if halves { Tolerance::F16 } else { Tolerance::F32 })
 }
 
+/// Whether one of `passes` has one of these names.
+fn any(passes: &[&dyn Pass], names: &[&str]) -> bool {
+    passes.iter().any(|p| names.contains(&p.name()))
+}
+
+/// The program with block-quantised constants as plain ones of single precision, their values rounded
+/// to half.
+fn decoded(program: &Program) -> Program {
+    let mut program = program.clone();
+    for function in program.functions.values_mut() {
+        for op in function.ops.values_mut() {
+            let Some(literal) = op.attributes.get_mut("val") else { continue };
+            let Payload::Weight(id) = literal.payload else { continue };
+            let tensor = &program.weights.get(id).unwrap().tensor;
+            if !tensor.dtype().is_block_quantized() {
+                continue;
+            }
+            let values = mil::eval::tensor_floats(tensor).unwrap();
+            let values: Vec<f32> = values.iter().map(|&x| f16::from_f64(x).to_f32()).collect();
+            let tensor = Tensor::from_slice(tensor.shape(), &values).unwrap();
+            *literal = {
+                let id = program.weights.insert("w", tensor);
+                Literal::weight(&program.weights, id).unwrap()
+            };
+            function.values[op.outputs[0]].ty = literal.ty.clone();
+        }
+    }
+    program
+}
+
+/// The program with its constants rounded to half precision, of single precision still: in exact
+/// arithmetic computing in half precision then changes nothing.
+fn rounded(program: &Program) -> Program {
+    let mut program = program.clone();
+    let half = |t: &Tensor| {
+        let values = t.as_slice::<f32>().ok()?;
+        let values: Vec<f32> = values.iter().map(|&x| f16::from_f32(x).to_f32()).collect();
+        Tensor::from_slice(t.shape(), &values).ok()
+    };
+    let weights: Vec<_> = program.weights.iter().map(|(id, w)| (id, half(&w.tensor))).collect();
+    for (id, tensor) in weights {
+        tensor.map(|t| program.weights.replace(id, t));
+    }
+    let ops = program.functions.values_mut().flat_map(|f| f.ops.values_mut());
+    for literal in ops.filter_map(|op| op.attributes.get_mut("val")) {
+        if let Payload::Tensor(t) = &literal.payload
+            && let Some(t) = half(t)
+        {
+            literal.payload = Payload::Tensor(t);
+        }
+    }
+    program
+}
+
 /// The case after `passes` gives what it gave before, and the passes find nothing more to do.
 fn check(case: &Case, passes: &[&dyn Pass]) -> Result<(), String> {
-    let mut after = case.clone();
+    let mut program = case.program.clone();
+    if any(passes, &["to_fp16"]) {
+        program = rounded(&program);
+    }
+    let mut after = Case { program: program.clone(), ..case.clone() };
+    if any(passes, &["dequantize"]) {
+        program = decoded(&program);
+    }
+    let case = &Case { program, ..case.clone() };
     let names: Vec<&str> = passes.iter().map(|p| p.name()).collect();
     let place = |e: &dyn std::fmt::Display| format!("{} after {}: {e}", case.name, names.join(" "));
     run(&mut after.program, passes).map_err(|e| place(&e))?;

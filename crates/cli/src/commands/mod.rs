@@ -2,6 +2,7 @@
 
 mod chat;
 mod completions;
+mod convert;
 mod diff;
 mod eval;
 mod generate;
@@ -29,6 +30,7 @@ pub(crate) enum Command {
     Run(run::Run),
     Diff(diff::Diff),
     Opt(opt::Opt),
+    Convert(convert::Convert),
     Pull(pull::Pull),
     Models(models::Models),
     Completions(completions::Completions),
@@ -49,6 +51,7 @@ impl Command {
             Command::Tokenize(c) => c.run()?,
             Command::Inspect(c) => c.run()?,
             Command::Run(c) => c.run()?,
+            Command::Convert(c) => c.run()?,
             Command::Pull(c) => c.run()?,
             Command::Models(c) => c.run()?,
             Command::Completions(c) => c.run()?,

@@ -13,7 +13,7 @@ fn artefact(name: &str) -> String {
 }
 
 /// An array of floats in an archive: dimensions as numpy writes them, and elements.
-fn floats(archive: impl AsRef<Path>, name: &str) -> (String, Vec<f32>) {
+pub(crate) fn floats(archive: impl AsRef<Path>, name: &str) -> (String, Vec<f32>) {
     let mut archive = zip::ZipArchive::new(File::open(archive).unwrap()).unwrap();
     let mut bytes = Vec::new();
     archive.by_name(&format!("{name}.npy")).unwrap().read_to_end(&mut bytes).unwrap();
@@ -30,7 +30,7 @@ fn floats(archive: impl AsRef<Path>, name: &str) -> (String, Vec<f32>) {
 }
 
 /// Writes a `.npy` file of numpy's type `descr`.
-fn write_npy(path: &Path, descr: &str, shape: &str, bytes: &[u8]) -> String {
+pub(crate) fn write_npy(path: &Path, descr: &str, shape: &str, bytes: &[u8]) -> String {
     let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}\n");
     let len = u16::try_from(header.len()).unwrap().to_le_bytes();
     let all = [b"\x93NUMPY\x01\x00", &len[..], header.as_bytes(), bytes].concat();

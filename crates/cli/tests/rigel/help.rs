@@ -2,7 +2,7 @@
 
 use crate::run::{json, rigel};
 
-const SUBCOMMANDS: [&str; 11] = [
+const SUBCOMMANDS: [&str; 12] = [
     "generate",
     "chat",
     "eval",
@@ -11,6 +11,7 @@ const SUBCOMMANDS: [&str; 11] = [
     "run",
     "diff",
     "opt",
+    "convert",
     "pull",
     "models",
     "completions",

@@ -1,9 +1,12 @@
 //! SmolLM2 (and, with the feature `gemma`, Gemma) from GGUF files: text, chat, likelihoods against golden ones.
 
 use std::fs;
+use std::path::Path;
 
+use exec::Backend;
 use serde_json::Value;
 
+use crate::coreml::{floats, write_npy};
 use crate::run::{command, finish, json, model, rigel};
 
 /// A file that `tests/fetch.py` fetched.
@@ -75,4 +78,53 @@ fn chat_by_lines_keeps_the_conversation() {
     assert_eq!(outcome.code, 0, "{}", outcome.err);
     assert!(outcome.out.contains("Paris") && outcome.out.ends_with('\n'), "{}", outcome.out);
     assert!(outcome.err.contains("no command /nonsense"), "{}", outcome.err);
+}
+
+/// Converted to a Core ML package, the model gives what the engine gives for the GGUF file, over eight tokens that
+/// are decoded one by one.
+#[test]
+fn a_package_of_it_decodes_alike() {
+    const STEPS: usize = 8;
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let package = path("smollm2.mlpackage");
+    let sizes = ["--context", "64", "--prefill-length", "32"];
+    let outcome = rigel(["convert", &smollm2(), "-o", &package].iter().chain(&sizes));
+    assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
+    let listing = json(&rigel(["inspect", &package, "--json"]));
+    let states = listing["functions"]["decode"]["states"].as_array().unwrap();
+    assert_eq!(states.len(), 2, "{states:?}");
+
+    let golden = fs::read_to_string(model("golden_smollm2_wiki256.json")).unwrap();
+    let golden: Value = serde_json::from_str(&golden).unwrap();
+    let ids: Vec<u32> = serde_json::from_value(golden["ids"].clone()).unwrap();
+    let ids = &ids[..STEPS];
+    let bytes =
+        |values: Vec<u32>| -> Vec<u8> { values.into_iter().flat_map(u32::to_le_bytes).collect() };
+    let file = |name: &str, shape: &str, values| {
+        let place = path(&format!("{name}.npy"));
+        format!("{name}={}", write_npy(Path::new(&place), "<i4", shape, &bytes(values)))
+    };
+    let inputs = [
+        file("ids", "8, 1, 1", ids.to_vec()),
+        file("position", "8, 1", (0..STEPS as u32).collect()),
+    ];
+    let out = path("out.npz");
+    let fixed = ["run", &package, "--function", "decode", "--steps", "8", "--arithmetic", "fp16"];
+    let arguments = fixed.into_iter().chain(["--output", &out, "--json"]);
+    let inputs = inputs.iter().flat_map(|i| ["--input", i]);
+    json(&rigel(arguments.chain(inputs)));
+    let (shape, actual) = floats(&out, "logits");
+    assert_eq!(shape, "8, 1, 1, 49152");
+
+    let engine = llm::Model::load(smollm2()).unwrap().specialize(64).unwrap();
+    let engine = cpu::CpuBackend::new(2).prepare(&engine).unwrap();
+    let mut session = llm::generate::Session::new(engine, 64, 49152).unwrap();
+    for (step, actual) in actual.chunks_exact(49152).enumerate() {
+        let expected = session.logits_after(&ids[..=step]).unwrap();
+        let best = |row: &[f32]| (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b]));
+        assert_eq!(best(actual), best(&expected), "step {step}");
+        let worst = actual.iter().zip(&expected).map(|(a, e)| (a - e).abs()).fold(0f32, f32::max);
+        assert!(worst < 0.15, "step {step}: logits differ by {worst}");
+    }
 }

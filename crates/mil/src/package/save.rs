@@ -87,7 +87,7 @@ fn write_text(
     print: impl FnOnce(&Path) -> Result<String>,
 ) -> Result<()> {
     let io = |e: io::Error| io_error(path, "write", &e);
-    fs::create_dir(partial).map_err(io)?;
+    fs::create_dir_all(partial).map_err(io)?;
     let (own_weights, own_text) = (weight_file(&partial.join("text")), partial.join("text"));
     if !layout.is_empty() {
         fs::create_dir(folder_of(&own_weights)).map_err(io)?;

@@ -114,6 +114,10 @@ pub(crate) fn through_text_and_file(
     same_program(&package.program, &again.program)?;
     assert_eq!(again.spec_version, package.spec_version);
     assert_eq!(again.description, package.description);
+    let text_copy = copy.with_extension("mil");
+    package.save_text(&text_copy).map_err(text)?;
+    let again = Package::open(&text_copy).map_err(text)?;
+    same_program(&package.program, &again.program)?;
     Ok(parsed.dialect)
 }
 

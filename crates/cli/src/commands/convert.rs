@@ -1,0 +1,208 @@
+//! `rigel convert`: from one form of a Core ML program to another, and from a language model to a Core ML package.
+
+use std::path::{Path, PathBuf};
+
+use analysis::package_listing;
+use anyhow::{Result, bail, ensure};
+use clap::{Args, ValueEnum};
+use export::{Exported, Options, Precision, Role};
+use llm::{LoadOptions, Model};
+use mil::Opset;
+use mil::package::Package;
+use tensor::DType;
+
+use crate::progress::{self, Downloads};
+use crate::{environment, output};
+
+/// Tokens of one call of prefill or score if no number is given.
+const DEFAULT_LENGTH: usize = 64;
+
+/// Slots of the cache if no number is given and the model allows as many.
+const DEFAULT_CONTEXT: usize = 512;
+
+/// Convert a Core ML program to a package or MIL text, or a language model to a Core ML package
+///
+/// A language model becomes plain MIL with the functions prefill and decode, which share their weights and keep
+/// keys and values in the states k_cache and v_cache. They take ids and the position of the first of them.
+#[derive(Args)]
+pub(crate) struct Convert {
+    /// Path of a .mlpackage, .mlmodelc, .mlmodel or .mil; or of a language model: path, alias or Hugging Face
+    /// repository
+    source: String,
+    /// What to write: NAME.mlpackage, or NAME.mil with its weights in weights/weight.bin beside it
+    #[arg(long, short, value_name = "PATH")]
+    output: PathBuf,
+    /// Replace what is there
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    model: ModelOptions,
+}
+
+/// How a language model is converted.
+#[derive(Args)]
+#[command(next_help_heading = "Of a language model")]
+struct ModelOptions {
+    /// Oldest system that shall run it: ios18 or ios26; ios15 to ios17 for score alone [default: ios18]
+    #[arg(long, value_name = "OS", value_parser = target)]
+    target: Option<Opset>,
+    /// A function of the package, again for several [default: prefill and decode]; one alone is called main
+    #[arg(long, value_enum, value_name = "NAME")]
+    function: Vec<Function>,
+    /// Tokens that prefill (and score) takes at once [default: 64]
+    #[arg(long, value_name = "N")]
+    prefill_length: Option<usize>,
+    /// Longest sequence in tokens [default: 512]
+    #[arg(long, value_name = "N")]
+    context: Option<usize>,
+    /// Of weights and arithmetic [default: fp16]
+    #[arg(long, value_enum)]
+    precision: Option<Width>,
+}
+
+/// A function of a language model.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Function {
+    /// Takes several tokens, extends the cache, returns the logits of the last
+    Prefill,
+    /// Takes one token, extends the cache, returns its logits
+    Decode,
+    /// Takes several tokens, returns the logits of each, without a cache
+    Score,
+}
+
+impl From<Function> for Role {
+    fn from(function: Function) -> Self {
+        match function {
+            Function::Prefill => Role::Prefill,
+            Function::Decode => Role::Decode,
+            Function::Score => Role::Score,
+        }
+    }
+}
+
+/// A precision.
+#[derive(Clone, Copy, ValueEnum)]
+enum Width {
+    /// Half, as the Neural Engine computes
+    Fp16,
+    /// Single, for comparison
+    Fp32,
+}
+
+fn target(name: &str) -> Result<Opset, String> {
+    let known = || Opset::ALL.map(Opset::name).join(", ");
+    name.parse().map_err(|()| format!("is none of {}", known()))
+}
+
+/// What is written.
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    Package,
+    Text,
+}
+
+impl Convert {
+    pub(super) fn run(&self) -> Result<()> {
+        let form = form(&self.output)?;
+        let package = match package_listing::recognised(Path::new(&self.source)) {
+            Some(source) => {
+                self.check_destination(form, source)?;
+                self.model.refuse_any()?;
+                let package = Package::open(source)?;
+                mil::verify(&package.program).map_err(|e| e.in_file(source))?;
+                package
+            }
+            None => {
+                let source = environment::hub()?.resolve(&self.source, &Downloads::default())?;
+                self.check_destination(form, &source)?;
+                let exported = progress::spin("converting", || self.model.export(&source))?;
+                exported.notes.iter().for_each(|note| eprintln!("note: {note}"));
+                exported.package
+            }
+        };
+        progress::spin("writing", || match form {
+            Form::Package => package.save(&self.output),
+            Form::Text => package.save_text(&self.output),
+        })?;
+        output::remark(&format!("wrote {}", self.output.display()));
+        Ok(())
+    }
+
+    /// Refuses to write over what is there unless told to, and over the source always.
+    fn check_destination(&self, form: Form, source: &Path) -> Result<()> {
+        let mut places = vec![self.output.clone()];
+        if form == Form::Text {
+            places.push(Package::weight_file(&self.output));
+        }
+        for place in &places {
+            if place.symlink_metadata().is_err() {
+                continue;
+            }
+            ensure!(!belongs(source, place), "{}: belongs to the source", place.display());
+            ensure!(self.force, "{}: is there already; --force replaces it", place.display());
+        }
+        Ok(())
+    }
+}
+
+impl ModelOptions {
+    fn refuse_any(&self) -> Result<()> {
+        let given = self.target.is_some()
+            || !self.function.is_empty()
+            || self.prefill_length.is_some()
+            || self.context.is_some()
+            || self.precision.is_some();
+        ensure!(
+            !given,
+            "--target, --function, --prefill-length, --context and --precision are for language models; a \
+             Core ML program is converted as it is"
+        );
+        Ok(())
+    }
+
+    fn export(&self, source: &Path) -> Result<Exported> {
+        let (precision, cache_dtype) = match self.precision {
+            None | Some(Width::Fp16) => (Precision::Fp16, DType::F16),
+            Some(Width::Fp32) => (Precision::Fp32, DType::F32),
+        };
+        let model = Model::load_with(source, LoadOptions { cache_dtype })?;
+        let max = model.config().max_context;
+        let mut functions: Vec<Role> = self.function.iter().map(|&f| f.into()).collect();
+        if functions.is_empty() {
+            functions = vec![Role::Prefill, Role::Decode];
+        }
+        let context = self.context.unwrap_or(DEFAULT_CONTEXT.min(max));
+        let options = Options {
+            target: self.target.unwrap_or(Opset::Ios18),
+            functions,
+            length: self.prefill_length.unwrap_or(DEFAULT_LENGTH.min(context)),
+            context,
+            precision,
+        };
+        Ok(export::export(&model, &options)?)
+    }
+}
+
+/// What the ending of the destination's name asks for.
+fn form(path: &Path) -> Result<Form> {
+    match path.extension().and_then(|e| e.to_str()) {
+        Some("mlpackage") => Ok(Form::Package),
+        Some("mil") => Ok(Form::Text),
+        Some("mlmodelc") => {
+            bail!("{}: only Apple's compiler makes .mlmodelc; write a .mlpackage", path.display())
+        }
+        _ => bail!("{}: must end with .mlpackage or .mil", path.display()),
+    }
+}
+
+/// Whether the file or folder `place` is the model at `source`, a part of it, or holds it.
+fn belongs(source: &Path, place: &Path) -> bool {
+    let own = match source.is_dir() {
+        true => vec![source.to_owned()],
+        false => vec![source.to_owned(), Package::weight_file(source)],
+    };
+    let Ok(place) = place.canonicalize() else { return false };
+    let real = own.iter().filter_map(|path| path.canonicalize().ok());
+    real.into_iter().any(|own| own.starts_with(&place) || place.starts_with(&own))
+}
