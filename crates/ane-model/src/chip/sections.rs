@@ -240,6 +240,10 @@ sections! {
         rsqrt: Acceptance,
         /// Softmax over a length that is no power of two, on the direct path.
         softmax_any_length: Acceptance,
+        /// Products whose inner length is no multiple of 32, on the direct path.
+        matmul_any_length: Acceptance,
+        /// `sin` and `cos`.
+        sine: Acceptance,
         /// Convolutions whose weights are no constants.
         dynamic_conv: Acceptance,
         /// Comparisons and logic on truth values.

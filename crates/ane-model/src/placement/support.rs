@@ -54,10 +54,11 @@ pub fn support(kind: OpKind) -> Support {
         Asin | Acos | Tan | Sinh | Cosh | Atanh | Mod | ReduceProd | Cumsum | Lstm | Gru | Rnn
         | BandPart | OneHot | NonZero | Range1d | RandomNormal | RandomUniform
         | RandomBernoulli | RandomCategorical | SlidingWindows | CropResize | Scatter
-        | ScatterAlongAxis | ScatterNd | Argsort | Cond | WhileLoop | Einsum => Support::No,
+        | ScatterAlongAxis | ScatterNd | Argsort | Cond | WhileLoop => Support::No,
         LlmRmsNorm | LlmLinear | LlmEmbedding | LlmDequantize | LlmRope | LlmAttention
         | LlmGatedMlp => Support::No,
-        LogicalOr
+        Einsum
+        | LogicalOr
         | LogicalXor
         | LogicalNot
         | Shape

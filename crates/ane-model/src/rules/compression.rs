@@ -136,6 +136,41 @@ pub(super) const RULES: &[Rule] = &[
         ..WEIGHT
     },
     Rule {
+        id: "ane-zero-point",
+        title: "quantised activations with a zero point are not fused",
+        paths: &[Path::Direct, Path::CoreMl],
+        outcome: Outcome::Slow,
+        severity: Severity::Info,
+        symptom: "no 8-bit arithmetic, and conversions that cost time",
+        evidence: &[measured("Anemll Forge, from compiled programs: zero point 0 only")],
+        fix: "quantise symmetrically",
+        condition: Condition::Op(|op| {
+            let pair = matches!(op.kind(), OpKind::Quantize | OpKind::Dequantize);
+            let points = pair.then(|| op.view().ints("zero_point").ok())???;
+            points.iter().any(|&z| z != 0).then(|| Finding::new("its zero point is not 0"))
+        }),
+        ..WEIGHT
+    },
+    Rule {
+        id: "ane-quantize-scale",
+        title: "a scale of activations is not positive and finite",
+        paths: &[Path::Direct, Path::CoreMl],
+        outcome: Outcome::WrongResult,
+        severity: Severity::Error,
+        symptom: "results are zero or not a number",
+        evidence: &[claimed("maderix/ANE: calibration of decayed activations gives scale 0")],
+        fix: "calibrate on data that does not vanish",
+        condition: Condition::Op(|op| {
+            let pair = matches!(op.kind(), OpKind::Quantize | OpKind::Dequantize);
+            let scale =
+                pair.then(|| op.view().literal("scale"))??.resolve(&op.cx.program.weights)?;
+            let scales = mil::eval::tensor_floats(scale)?;
+            let bad = scales.into_iter().find(|s| !(s.is_finite() && *s > 0.0))?;
+            Some(Finding::new(format!("a scale of {bad}")))
+        }),
+        ..WEIGHT
+    },
+    Rule {
         id: "ane-palette-unstable",
         title: "4-bit palettes with states were seen to crash after some hundred predictions",
         severity: Severity::Info,

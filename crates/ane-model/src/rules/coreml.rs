@@ -117,11 +117,15 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "ane-einsum",
-        title: "attention by einsum is not given to the engine",
-        evidence: &[measured("apple/coremltools #1613")],
+        title: "attention by einsum may not be given to the engine",
+        evidence: &[
+            disputed("apple/coremltools #1613: not loaded on the engine"),
+            claimed("apple/ml-ane-transformers is written with it, for the engine"),
+        ],
         fix: "use matmul",
         condition: Condition::Op(|op| {
-            (op.kind() == OpKind::Einsum).then(|| Finding::new("einsum"))
+            let finding = || Finding::at("einsum", Severity::Warning);
+            (op.kind() == OpKind::Einsum).then(finding)
         }),
         ..COREML
     },
@@ -207,5 +211,5 @@ fn is_llm(kind: OpKind) -> bool {
 /// Whether another rule speaks of an operation that is not supported.
 fn special(kind: OpKind) -> bool {
     use OpKind::*;
-    is_llm(kind) || matches!(kind, Cond | WhileLoop | Lstm | Gru | Rnn | Einsum)
+    is_llm(kind) || matches!(kind, Cond | WhileLoop | Lstm | Gru | Rnn)
 }

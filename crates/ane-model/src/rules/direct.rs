@@ -236,6 +236,39 @@ pub(super) const RULES: &[Rule] = &[
         ..DIRECT
     },
     Rule {
+        id: "ane-matmul-multiple",
+        title: "the inner length of a matmul should be a multiple of 32",
+        outcome: Outcome::WrongResult,
+        severity: Severity::Warning,
+        symptom: "the result is zero, silently",
+        code: None,
+        chips: Chips::Where("M1, where it was seen, and its kin", |c| {
+            c.switches.matmul_any_length.is_some()
+        }),
+        evidence: &[claimed("maderix/ANE #47, M1")],
+        fix: "pad the inner length with zeros",
+        condition: Condition::Op(|op| {
+            let length = (op.kind() == OpKind::Matmul).then(|| super::shapes::reduction(op))??;
+            let what = format!("an inner length of {length}");
+            (!length.is_multiple_of(32))
+                .then(|| stands(&op.chip().switches.matmul_any_length, Acceptance::Refused, what))?
+        }),
+        ..DIRECT
+    },
+    Rule {
+        id: "ane-sine",
+        title: "sin and cos need A15 or newer",
+        paths: &[super::Path::Direct, super::Path::CoreMl],
+        evidence: &[claimed("ane-guide"), measured("751K: supported on M4")],
+        fix: "pass the tables of the rotary embedding as inputs or constants",
+        condition: Condition::Op(|op| {
+            let refused =
+                || stands(&op.chip().switches.sine, Acceptance::Refused, op.kind().name());
+            matches!(op.kind(), OpKind::Sin | OpKind::Cos).then(refused)?
+        }),
+        ..DIRECT
+    },
+    Rule {
         id: "ane-dilated-conv",
         title: "dilated convolutions are slow",
         paths: &[super::Path::Direct, super::Path::CoreMl],

@@ -48,7 +48,8 @@ pub enum Severity {
 /// What happens on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome {
-    /// The program's text is not accepted, or not compiled.
+    /// The program's text is not accepted, or not compiled; through Core ML, if it is about one
+    /// operation, that one runs on the CPU or GPU.
     CompileFails,
     /// It compiles and cannot be loaded.
     LoadFails,

@@ -54,6 +54,23 @@ pub(super) const RULES: &[Rule] = &[
         ..NUMBER
     },
     Rule {
+        id: "ane-exp-range",
+        title: "nothing keeps the argument of exp small",
+        severity: Severity::Info,
+        symptom: "infinite above 11.09 in fp16",
+        evidence: &[claimed("CoreML-LLM; hollance/neural-engine: fp16 everywhere")],
+        fix: "subtract the maximum first, as softmax does",
+        condition: Condition::Op(|op| {
+            let half = op.result_type()?.dtype == DType::F16;
+            let bounded = op
+                .maker("x")
+                .is_some_and(|m| matches!(m.kind, OpKind::Sub | OpKind::Clip | OpKind::Minimum));
+            (op.kind() == OpKind::Exp && half && !bounded)
+                .then(|| Finding::new("exp of what is not bounded"))
+        }),
+        ..NUMBER
+    },
+    Rule {
         id: "ane-softplus",
         title: "softplus of large arguments is 0",
         symptom: "0 from about 11 on",

@@ -140,7 +140,6 @@ pub(super) const RULES: &[Rule] = &[
         id: "ane-dynamic-shape",
         title: "a size is not known when compiling",
         paths: BOTH,
-        outcome: Outcome::OffEngine,
         symptom: "Core ML runs all of it on the CPU or GPU; the direct path does not take it",
         code: None,
         evidence: &[measured("apple/coremltools #2370: RangeDim 0 % on the engine; #1260, #2600")],
@@ -342,7 +341,7 @@ fn long_axis(op: &OpCx<'_>, shape: &[u64], what: &str) -> Option<Finding> {
 }
 
 /// The length that a product sums over.
-fn reduction(op: &OpCx<'_>) -> Option<u64> {
+pub(super) fn reduction(op: &OpCx<'_>) -> Option<u64> {
     match op.kind() {
         OpKind::Matmul => {
             let shape = op.shape("x")?;

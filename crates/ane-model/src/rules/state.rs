@@ -1,5 +1,7 @@
 //! States: what Core ML's engine backend takes of them.
 
+use std::collections::HashMap;
+
 use mil::{Arg, OpId, OpKind, ValueDef, ValueId};
 
 use super::cx::{OpCx, above, dims, sizes};
@@ -82,7 +84,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "ane-state-chained-update",
-        title: "a state must be written once, by slice_update, not shifted",
+        title: "a state must be updated by slice_update, not shifted",
         evidence: &[
             measured("finnvoor/CoreMLPipelines #4: a window moved by slice and concat"),
             claimed("SqueezeBits: update states with care"),
@@ -202,23 +204,25 @@ fn state_output(f: &FunctionCx<'_>) -> Vec<Found> {
         .collect()
 }
 
-/// Writes of a state after its first, and writes of what concat or slices made of its content.
+/// Writes of a state that shift it; the second write of a state is mentioned.
 fn chained(f: &FunctionCx<'_>) -> Vec<Found> {
-    let mut written = std::collections::HashSet::new();
+    let mut writes: HashMap<ValueId, usize> = HashMap::new();
     let mut found = Vec::new();
     for (id, operation) in f.computing().filter(|(_, op)| op.kind == OpKind::WriteState) {
         let op = OpCx { cx: f, id, op: operation };
         let Some(Arg::Value(state)) = operation.arg("input") else { continue };
         let name = &f.function.values[*state].name;
-        let shifted = op.maker("data").is_some_and(|m| m.kind == OpKind::Concat);
-        let message = if !written.insert(*state) {
-            format!("state \"{name}\" is written more than once")
-        } else if shifted {
-            format!("state \"{name}\" is written with a concat")
+        let count = writes.entry(*state).or_default();
+        *count += 1;
+        let finding = if op.maker("data").is_some_and(|m| m.kind == OpKind::Concat) {
+            Finding::new(format!("state \"{name}\" is written with a concat"))
+        } else if *count == 2 {
+            let message = format!("state \"{name}\" is written more than once");
+            Finding::at(message, Severity::Info)
         } else {
             continue;
         };
-        found.push(Found { op: Some(id), finding: Finding::new(message) });
+        found.push(Found { op: Some(id), finding });
     }
     found
 }

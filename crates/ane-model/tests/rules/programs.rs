@@ -48,6 +48,11 @@ fn direct() -> Vec<Case> {
              size = tensor<int32, [4]>([1, 4, 1, 32])); | y"
         )
     };
+    let matmul = |k: u32| {
+        format!(
+            "h[1, 1, 16, {k}] x, h[1, 1, {k}, 16] z | h[1, 1, 16, 16] y = matmul(x = x, y = z); | y"
+        )
+    };
     let wide = |n: u32| format!("h[1, 4, 1, {n}] x | h[1, 4, 1, {n}] y = relu(x = x); | y");
     let root = "h[1, 4, 1, 64] x | h[1, 1, 1, 64] s = reduce_sum(x = x, axes = tensor<int32, [1]>([1]), keep_dims = bool(true));\n\
                 h[1, 1, 1, 64] y = sqrt(x = s); | y";
@@ -110,6 +115,9 @@ fn direct() -> Vec<Case> {
         ),
         case("ane-softmax-length", "m4", Direct, &softmax(64), &softmax(96)),
         case("ane-slice-offset", "m2", Direct, &slice(0), &slice(32)),
+        case("ane-matmul-multiple", "m1", Direct, &matmul(64), &matmul(63)),
+        case("ane-sine", "m1", CoreMl, RELU, &unary("sin(x = x)")),
+        case("ane-sine", "m4", Direct, &unary("cos(x = x)"), ""),
         case(
             "ane-dilated-conv",
             "m4",
@@ -483,6 +491,20 @@ fn compressed() -> Vec<Case> {
             "h[1, 4, 1, 64] x | weight w h[8, 4, 1, 1];\nh[1, 8, 1, 64] y = conv(x = x, weight = w); | y",
             "h[1, 4, 1, 64] x, h[8, 4, 1, 1] w | h[1, 8, 1, 64] y = conv(x = x, weight = w); | y",
         ),
+        case(
+            "ane-zero-point",
+            "m4",
+            Direct,
+            &quantised(dense),
+            &quantised(dense).replace("x, scale", "x, zero_point = int8(3), scale"),
+        ),
+        case(
+            "ane-quantize-scale",
+            "m4",
+            Direct,
+            &quantised(dense),
+            &quantised(dense).replace("x, scale = fp16(0x1p-3)", "x, scale = fp16(0x0p+0)"),
+        ),
         case("ane-palette-unstable", "m4", CoreMl, &plain, &stateful),
     ];
     cases.push((
@@ -521,6 +543,13 @@ fn numbers() -> Vec<Case> {
         ),
         case("ane-sum-overflow", "m4", Direct, &sum(4), &sum(768)),
         case("ane-softplus", "m6", Direct, RELU, &unary("softplus(x = x)")),
+        case(
+            "ane-exp-range",
+            "m4",
+            Direct,
+            &unary("exp(x = x)").replace("exp(x = x)", "softmax(x = x, axis = int32(1))"),
+            &unary("exp(x = x)"),
+        ),
         case("ane-mish", "m4", CoreMl, &unary("mul(x = x, y = x)"), mish),
         case("ane-table-error", "m4", Direct, RELU, &unary("sigmoid(x = x)")),
     ]
