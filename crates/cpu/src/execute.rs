@@ -73,6 +73,12 @@ impl Run<'_> {
                 taken.push(std::mem::replace(&mut direct[*i], AlignedBuf::zeroed(0)));
             }
         }
+        // So is the memory of states that it reads as it lies.
+        let mut lent: Vec<(usize, AlignedBuf)> = Vec::new();
+        for &i in &step.states {
+            let buffer = self.state.get_mut(&plan.states[i]).map_err(bug)?;
+            lent.push((i, std::mem::replace(&mut buffer.data, AlignedBuf::zeroed(0))));
+        }
         let cut = Cut::new(arena, &step.arena, &step.sorted);
         let ins: Vec<&[u8]> = step
             .ins
@@ -84,6 +90,10 @@ impl Run<'_> {
                 Place::Input(i, range) => &inputs[*i].bytes()[range.clone()],
                 Place::Direct(i, range) => &direct[*i][range.clone()],
                 Place::Arena(range) => cut.read(range),
+                Place::State(i, range) => match lent.iter().find(|(state, _)| state == i) {
+                    Some((_, data)) => &data[range.clone()],
+                    None => &[],
+                },
             })
             .collect();
         let mut written = cut.into_written().into_iter();
@@ -96,7 +106,11 @@ impl Run<'_> {
             });
         }
         let mut cx = RunCx { pool: self.pool, state: self.state, in_place: step.in_place };
-        step.kernel.run(&mut cx, &ins, &mut outs)?;
+        let done = step.kernel.run(&mut cx, &ins, &mut outs);
+        for (i, data) in lent {
+            self.state.get_mut(&plan.states[i]).map_err(bug)?.data = data;
+        }
+        done?;
         let places = step.outs.iter().filter_map(|place| match place {
             Place::Direct(i, _) => Some(*i),
             _ => None,
@@ -160,7 +174,9 @@ impl Run<'_> {
             Place::Direct(i, range) => {
                 self.direct[*i][range.clone()].copy_from_slice(tensor.bytes());
             }
-            Place::Const(..) | Place::Input(..) => return Err(bug("a result in a constant")),
+            Place::Const(..) | Place::Input(..) | Place::State(..) => {
+                return Err(bug("a result in a constant"));
+            }
         }
         Ok(())
     }
@@ -172,6 +188,10 @@ impl Run<'_> {
             Place::Input(i, range) => self.inputs[*i].bytes().slice(range.clone()),
             Place::Arena(range) => Some(Bytes::copy_from(&self.arena[range.clone()])),
             Place::Direct(i, range) => Some(Bytes::copy_from(&self.direct[*i][range.clone()])),
+            Place::State(i, range) => {
+                let buffer = self.state.get(&self.plan.states[*i]).map_err(bug)?;
+                buffer.data.get(range.clone()).map(Bytes::copy_from)
+            }
         };
         let bytes = bytes.ok_or_else(|| bug("a place outside of its memory"))?;
         Tensor::new(held.dtype, &held.shape, bytes).map_err(bug)

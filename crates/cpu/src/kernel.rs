@@ -1,6 +1,6 @@
 //! The seam between a plan and the code of its steps: kernels over operands' bytes.
 
-use bytemuck::AnyBitPattern;
+use bytemuck::{AnyBitPattern, NoUninit};
 use exec::State;
 use kernels::Pool;
 use mil::{OpError, ValueId};
@@ -97,6 +97,8 @@ pub(crate) enum Binding {
         /// Offset of each result in it.
         offsets: Vec<usize>,
     },
+    /// Not at all: the results are these constants.
+    Constants(Vec<Tensor>),
 }
 
 /// A kernel with its operands.
@@ -109,17 +111,37 @@ pub(crate) struct Native {
     pub(crate) scratch: Vec<usize>,
     /// Whether it computes in `fp32`, so that results of a narrower float type are converted.
     pub(crate) floats: bool,
+    /// Names of the states that it writes.
+    pub(crate) writes: Vec<String>,
 }
 
 impl Native {
     /// A kernel that computes in `fp32`.
     pub(crate) fn floats(kernel: impl Kernel + 'static, inputs: Vec<Operand>) -> Self {
-        Native { kernel: Box::new(kernel), inputs, scratch: Vec::new(), floats: true }
+        Native {
+            kernel: Box::new(kernel),
+            inputs,
+            scratch: Vec::new(),
+            floats: true,
+            writes: Vec::new(),
+        }
     }
 
     /// A kernel that moves elements of any type.
     pub(crate) fn moves(kernel: impl Kernel + 'static, inputs: Vec<Operand>) -> Self {
-        Native { kernel: Box::new(kernel), inputs, scratch: Vec::new(), floats: false }
+        Native {
+            kernel: Box::new(kernel),
+            inputs,
+            scratch: Vec::new(),
+            floats: false,
+            writes: Vec::new(),
+        }
+    }
+
+    /// The same, writing these states.
+    pub(crate) fn writing(mut self, states: &[&String]) -> Self {
+        self.writes = states.iter().map(|&s| s.clone()).collect();
+        self
     }
 
     /// The same with scratch memory of the given numbers of `fp32` elements.
@@ -137,8 +159,13 @@ impl From<Native> for Binding {
 
 /// `bytes` as numbers. The plan aligns every operand for its type; an empty slice, which stands for
 /// what is computed in place, needs no alignment.
-fn numbers<T: AnyBitPattern>(bytes: &[u8]) -> &[T] {
+pub(crate) fn numbers<T: AnyBitPattern>(bytes: &[u8]) -> &[T] {
     if bytes.is_empty() { &[] } else { bytemuck::cast_slice(bytes) }
+}
+
+/// `bytes` as numbers, to write.
+pub(crate) fn numbers_mut<T: AnyBitPattern + NoUninit>(bytes: &mut [u8]) -> &mut [T] {
+    if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
 }
 
 /// `bytes` as `fp32`.
@@ -148,7 +175,7 @@ pub(crate) fn f32s(bytes: &[u8]) -> &[f32] {
 
 /// `bytes` as `fp32`, to write.
 pub(crate) fn f32s_mut(bytes: &mut [u8]) -> &mut [f32] {
-    if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
+    numbers_mut(bytes)
 }
 
 /// `bytes` as `int32`.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use mil::ValueId;
 
-use crate::lower::{Draft, Owner, Slot};
+use crate::lower::{Draft, Drafted, Owner, Slot};
 use crate::memory::{self, Buffer};
 use crate::plan::Place;
 
@@ -34,7 +34,8 @@ impl Layout {
         };
         for (step, draft) in drafts.iter().enumerate() {
             match draft {
-                Draft::Native { ins, outs, .. } => {
+                Draft::Unused => {}
+                Draft::Native(Drafted { ins, outs, .. }) => {
                     ins.iter().for_each(|slot| touch(slot.buffer(), step));
                     outs.iter().for_each(|&b| touch(Some(b), step));
                 }
@@ -56,7 +57,7 @@ impl Layout {
     }
 
     fn shared_input(&mut self, step: usize, draft: &Draft) -> Option<usize> {
-        let Draft::Native { kernel, ins, outs, .. } = draft else { return None };
+        let Draft::Native(Drafted { kernel, ins, outs, .. }) = draft else { return None };
         let &out = outs.first()?;
         for &candidate in kernel.in_place() {
             let Some(slot) = ins.get(candidate) else { continue };
@@ -74,7 +75,8 @@ impl Layout {
     }
 
     /// Puts whole outputs of the function into memory of their own, and the rest into the arena.
-    pub(crate) fn place(self, outputs: &[(ValueId, Option<Slot>)]) -> Places {
+    /// `states` has the state of each read of one.
+    pub(crate) fn place(self, outputs: &[(ValueId, Option<Slot>)], states: Vec<usize>) -> Places {
         let Layout { buffers, shares, steps } = self;
         let mut direct: Vec<Option<usize>> = vec![None; buffers.len()];
         let mut direct_lens = Vec::new();
@@ -99,13 +101,15 @@ impl Layout {
             places[b] = Place::Arena(offset..offset + buffers[b].len);
         }
         let places = shares.iter().map(|&b| places[b].clone()).collect();
-        Places { places, arena_bytes, direct_lens }
+        Places { places, states, arena_bytes, direct_lens }
     }
 }
 
 /// Where each buffer lies.
 pub(crate) struct Places {
     places: Vec<Place>,
+    /// The state of each read of one.
+    states: Vec<usize>,
     /// Bytes of the arena.
     pub(crate) arena_bytes: usize,
     /// Bytes of the outputs that steps write directly.
@@ -124,6 +128,7 @@ impl Places {
         match slot.owner {
             Owner::Const(i) => Place::Const(i, range),
             Owner::Input(i) => Place::Input(i, range),
+            Owner::State(read) => Place::State(self.states[read], range),
             Owner::Buffer(b) => match &self.places[b] {
                 Place::Arena(whole) => Place::Arena(within(whole, range)),
                 Place::Direct(i, whole) => Place::Direct(*i, within(whole, range)),

@@ -16,6 +16,7 @@ mod ops;
 mod plan;
 mod runnable;
 mod sizes;
+mod state_use;
 
 use std::sync::Arc;
 
@@ -51,7 +52,7 @@ impl Backend for CpuBackend {
     }
 
     fn check(&self, program: &Program) -> Vec<Fallback> {
-        runnable::fallbacks(program)
+        runnable::fallbacks(program, &mut op_cx::Constants::default())
     }
 
     fn prepare(&self, program: &Program) -> Result<Box<dyn Runnable>> {

@@ -11,9 +11,10 @@ use crate::layout::Layout;
 use crate::op_cx::{Bind, Constants, OpCx, Reason, fixed};
 use crate::ops::attention::AngleTables;
 use crate::ops::convert::{Narrow, Widen};
-use crate::ops::linear;
+use crate::ops::{linear, states};
 use crate::plan::{Held, InterpretedStep, NativeStep, Output, Place, Plan, Step};
 use crate::sizes::aligned;
+use crate::state_use::{StateUse, state_type};
 
 /// Lowers function `name` of `program`, whose sizes are fixed as far as they can be; also tells which
 /// operations are left to the interpreter.
@@ -25,21 +26,32 @@ pub(crate) fn lower(
     let mut single = Program { weights: program.weights.clone(), ..Program::default() };
     let function = program.functions.get(name).cloned();
     let function = function.unwrap_or_else(|| Function::new(mil::Opset::Ios18));
-    let mut lowering = Lowering {
-        program,
-        function: &function,
-        constants,
-        memory: Memory::default(),
-        slots: HashMap::new(),
-        widened: HashMap::new(),
-        angles: HashMap::new(),
-        drafts: Vec::new(),
-        fallbacks: Vec::new(),
+    let mut copied = HashSet::new();
+    let (mut plan, fallbacks) = loop {
+        let mut lowering = Lowering {
+            program,
+            name,
+            function: &function,
+            constants,
+            memory: Memory::default(),
+            slots: HashMap::new(),
+            widened: HashMap::new(),
+            angles: HashMap::new(),
+            states: StateUse::new(copied.clone()),
+            drafts: Vec::new(),
+            fallbacks: Vec::new(),
+        };
+        lowering.inputs();
+        lowering.body();
+        let outputs = lowering.outputs();
+        lowering.drop_unused(&outputs);
+        let stale = lowering.states.stale(&lowering.drafts, &outputs);
+        if stale.is_empty() {
+            let fallbacks = std::mem::take(&mut lowering.fallbacks);
+            break (lowering.finish(outputs), fallbacks);
+        }
+        copied.extend(stale);
     };
-    lowering.inputs();
-    lowering.body();
-    let fallbacks = std::mem::take(&mut lowering.fallbacks);
-    let mut plan = lowering.finish();
     single.functions.insert(name.to_owned(), function);
     plan.program = single;
     plan.function = name.to_owned();
@@ -49,6 +61,7 @@ pub(crate) fn lower(
 /// The operations of `function` that no kernel runs, and why; for reports that need no plan.
 pub(crate) fn reasons(
     program: &Program,
+    name: &str,
     function: &Function,
     constants: &mut Constants,
 ) -> Vec<(OpId, Reason)> {
@@ -59,7 +72,9 @@ pub(crate) fn reasons(
             continue;
         }
         let view = OpView::new(function, &program.weights, op);
-        if let Err(reason) = bind::bind(&mut OpCx { view, op, constants: &mut *constants }) {
+        let constants = &mut *constants;
+        let cx = &mut OpCx { view, op, constants, program: (program, name) };
+        if let Err(reason) = bind::bind(cx) {
             found.push((id, reason));
         }
     }
@@ -88,14 +103,35 @@ pub(crate) enum Owner {
     Input(usize),
     /// Memory that steps write.
     Buffer(usize),
+    /// The memory of a state, as it is at that read of one.
+    State(usize),
 }
 
 /// A step whose memory is not decided yet.
 pub(crate) enum Draft {
     /// A kernel's.
-    Native { op: OpId, kernel: Box<dyn Kernel>, ins: Vec<Slot>, outs: Vec<usize> },
+    Native(Drafted),
     /// The reference interpreter's.
     Interpreted(Interpreted),
+    /// None: nothing uses its results.
+    Unused,
+}
+
+/// [`NativeStep`] before places are decided.
+pub(crate) struct Drafted {
+    pub(crate) op: OpId,
+    pub(crate) kernel: Box<dyn Kernel>,
+    pub(crate) ins: Vec<Slot>,
+    pub(crate) outs: Vec<usize>,
+    /// Names of the states that it writes.
+    pub(crate) writes: Vec<String>,
+}
+
+impl Draft {
+    /// A kernel that writes no state.
+    fn native(op: OpId, kernel: Box<dyn Kernel>, ins: Vec<Slot>, outs: Vec<usize>) -> Self {
+        Draft::Native(Drafted { op, kernel, ins, outs, writes: Vec::new() })
+    }
 }
 
 /// [`InterpretedStep`] before places are decided.
@@ -103,7 +139,7 @@ pub(crate) struct Interpreted {
     op: OpId,
     pub(crate) uses: Vec<(ValueId, Slot)>,
     dynamic: Vec<ValueId>,
-    states: Vec<(ValueId, String)>,
+    pub(crate) states: Vec<(ValueId, String)>,
     pub(crate) results: Vec<(ValueId, Option<Slot>)>,
 }
 
@@ -146,6 +182,7 @@ impl Slot {
 
 struct Lowering<'a> {
     program: &'a Program,
+    name: &'a str,
     function: &'a Function,
     constants: &'a mut Constants,
     memory: Memory,
@@ -154,6 +191,7 @@ struct Lowering<'a> {
     widened: HashMap<ValueId, Slot>,
     /// Cosine and sine tables by positions and frequencies.
     angles: HashMap<(ValueId, Vec<u8>), [Slot; 2]>,
+    states: StateUse,
     drafts: Vec<Draft>,
     fallbacks: Vec<(OpId, Reason)>,
 }
@@ -182,9 +220,20 @@ impl<'a> Lowering<'a> {
                 done.extend(group);
                 continue;
             }
+            if self.on_states(id) {
+                continue;
+            }
             let bound = match self.with_cx(id, bind::bind) {
                 Ok(Binding::Native(native)) => self.native(&[id], native),
                 Ok(Binding::View { of, offsets }) => self.view(id, &of, &offsets),
+                Ok(Binding::Constants(tensors)) => {
+                    let results = self.function.ops[id].outputs.iter().copied().zip(tensors);
+                    for (v, tensor) in results {
+                        let slot = self.memory.constant(tensor);
+                        self.slots.insert(v, slot);
+                    }
+                    Ok(())
+                }
                 Err(reason) => Err(reason),
             };
             if let Err(reason) = bound {
@@ -197,7 +246,8 @@ impl<'a> Lowering<'a> {
     fn with_cx<T>(&mut self, id: OpId, f: impl FnOnce(&mut OpCx<'_>) -> T) -> T {
         let op = &self.function.ops[id];
         let view = OpView::new(self.function, &self.program.weights, op);
-        f(&mut OpCx { view, op, constants: self.constants })
+        let program = (self.program, self.name);
+        f(&mut OpCx { view, op, constants: self.constants, program })
     }
 
     /// Linear layers of one input with constant weights, such as those of queries, keys and values:
@@ -252,11 +302,12 @@ impl<'a> Lowering<'a> {
         for bytes in native.scratch {
             outs.extend(self.memory.buffer(DType::U8, vec![bytes]).buffer());
         }
-        self.drafts.push(Draft::Native { op: ops[0], kernel: native.kernel, ins, outs });
+        let (op, kernel, writes) = (ops[0], native.kernel, native.writes);
+        self.drafts.push(Draft::Native(Drafted { op, kernel, ins, outs, writes }));
         for (wide, slot) in narrowed {
             let outs = slot.buffer().into_iter().collect();
             let kernel = Box::new(Narrow);
-            self.drafts.push(Draft::Native { op: ops[0], kernel, ins: vec![wide], outs });
+            self.drafts.push(Draft::native(ops[0], kernel, vec![wide], outs));
         }
         Ok(())
     }
@@ -287,7 +338,7 @@ impl<'a> Lowering<'a> {
         let narrow = self.slot_of(v)?;
         let wide = self.memory.buffer(DType::F32, narrow.shape.clone());
         let outs = wide.buffer().into_iter().collect();
-        self.drafts.push(Draft::Native { op, kernel: Box::new(Widen), ins: vec![narrow], outs });
+        self.drafts.push(Draft::native(op, Box::new(Widen), vec![narrow], outs));
         self.widened.insert(v, wide.clone());
         Ok(wide)
     }
@@ -302,7 +353,7 @@ impl<'a> Lowering<'a> {
         let tables = [(); 2].map(|()| self.memory.buffer(DType::F32, shape.clone()));
         let ins = vec![positions, self.memory.constant(inv_freq.clone())];
         let outs = tables.iter().filter_map(Slot::buffer).collect();
-        self.drafts.push(Draft::Native { op, kernel: Box::new(AngleTables), ins, outs });
+        self.drafts.push(Draft::native(op, Box::new(AngleTables), ins, outs));
         self.angles.insert(key, tables.clone());
         Ok(tables)
     }
@@ -359,46 +410,159 @@ impl<'a> Lowering<'a> {
         self.drafts.push(Draft::Interpreted(draft));
     }
 
-    /// Decides where everything lies.
-    fn finish(mut self) -> Plan {
-        let outputs: Vec<(ValueId, Option<Slot>)> = self
-            .function
-            .body
-            .outputs
-            .iter()
-            .map(|&v| {
-                let constant = self.function.const_of(v);
-                let constant = constant.and_then(|c| c.resolve(&self.program.weights)).cloned();
-                let slot = match constant {
-                    Some(tensor) => Some(self.memory.constant(tensor)),
-                    None => self.slots.get(&v).cloned(),
+    /// Runs an operation on a state in the state's own memory, where that can be; says whether it did.
+    fn on_states(&mut self, id: OpId) -> bool {
+        let op = &self.function.ops[id];
+        let place = self.drafts.len();
+        match op.kind {
+            OpKind::ReadState => {
+                let Some(Arg::Value(state)) = op.arg("input") else { return false };
+                let Ok((dtype, shape)) = state_type(self.function.ty(*state)) else { return false };
+                let name = self.function.values[*state].name.clone();
+                let value = op.outputs[0];
+                let Some(owner) = self.states.read(*state, name, value, place) else {
+                    return false;
                 };
-                (v, slot)
-            })
-            .collect();
+                let len = dtype.byte_len(shape.iter().product()).unwrap_or(0);
+                self.slots.insert(value, Slot { owner, start: 0, len, dtype, shape });
+                true
+            }
+            OpKind::WriteState => {
+                let (Some(Arg::Value(state)), Some(Arg::Value(data))) =
+                    (op.arg("input"), op.arg("data"))
+                else {
+                    return false;
+                };
+                // What lies in the state already, as it must be now.
+                match self.slots.get(data).map(|slot| slot.owner) {
+                    Some(Owner::State(read)) => self.states.writes_back(read, *state, place),
+                    _ => false,
+                }
+            }
+            OpKind::SliceUpdate | OpKind::Scatter => self.update_in_place(id).unwrap_or(false),
+            _ => false,
+        }
+    }
+
+    /// Updates a part of a state that was read and is written right after.
+    fn update_in_place(&mut self, id: OpId) -> Option<bool> {
+        let op = &self.function.ops[id];
+        let name = if op.kind == OpKind::Scatter { "data" } else { "x" };
+        let (Some(Arg::Value(old)), &[new]) = (op.arg(name), &op.outputs[..]) else { return None };
+        let slot = self.slots.get(old)?.clone();
+        let Owner::State(read) = slot.owner else { return None };
+        let state = self.states.state_of(read);
+        if slot.len != self.states_len(state)? || !self.is_written_next(id, state, new) {
+            return None;
+        }
+        let state_name = self.function.values[state].name.clone();
+        let native = self.with_cx(id, |cx| states::update(cx, Some(state_name.clone()))).ok()?;
+        let ins =
+            native.inputs.iter().map(|o| self.operand(id, o)).collect::<Bind<Vec<_>>>().ok()?;
+        let at = self.drafts.len();
+        let owner = self.states.updated(read, new, state_name, at)?;
+        let (kernel, writes) = (native.kernel, native.writes);
+        self.drafts.push(Draft::Native(Drafted { op: id, kernel, ins, outs: Vec::new(), writes }));
+        self.slots.insert(new, Slot { owner, ..slot });
+        Some(true)
+    }
+
+    fn states_len(&self, state: ValueId) -> Option<usize> {
+        let (dtype, shape) = state_type(self.function.ty(state)).ok()?;
+        dtype.byte_len(shape.iter().product())
+    }
+
+    /// Whether `new`, made by `id`, is written to `state` with nothing using the state in between.
+    fn is_written_next(&self, id: OpId, state: ValueId, new: ValueId) -> bool {
+        let after = self.function.body.ops.iter().skip_while(|&&op| op != id).skip(1);
+        for &op in after {
+            let mut uses = false;
+            self.function.for_each_use(op, &mut |v| uses |= v == state);
+            if uses {
+                let op = &self.function.ops[op];
+                let data = matches!(op.arg("data"), Some(Arg::Value(v)) if *v == new);
+                return op.kind == OpKind::WriteState && data;
+            }
+        }
+        false
+    }
+
+    /// Takes out the steps whose results nothing reads.
+    fn drop_unused(&mut self, outputs: &[(ValueId, Option<Slot>)]) {
+        let mut used = vec![false; self.memory.buffers.len()];
+        let mark = |slot: &Slot, used: &mut Vec<bool>| {
+            if let Some(b) = slot.buffer() {
+                used[b] = true;
+            }
+        };
+        outputs.iter().flat_map(|(_, slot)| slot).for_each(|slot| mark(slot, &mut used));
+        for draft in self.drafts.iter_mut().rev() {
+            match draft {
+                Draft::Native(step) => {
+                    if step.writes.is_empty() && !step.outs.iter().any(|&b| used[b]) {
+                        *draft = Draft::Unused;
+                    } else {
+                        step.ins.iter().for_each(|slot| mark(slot, &mut used));
+                    }
+                }
+                Draft::Interpreted(step) => {
+                    step.uses.iter().for_each(|(_, slot)| mark(slot, &mut used));
+                }
+                Draft::Unused => {}
+            }
+        }
+    }
+
+    /// The outputs of the function and where they lie.
+    fn outputs(&mut self) -> Vec<(ValueId, Option<Slot>)> {
+        let slot = |v: ValueId| {
+            let constant = self.function.const_of(v);
+            let constant = constant.and_then(|c| c.resolve(&self.program.weights)).cloned();
+            let slot = match constant {
+                Some(tensor) => Some(self.memory.constant(tensor)),
+                None => self.slots.get(&v).cloned(),
+            };
+            (v, slot)
+        };
+        self.function.body.outputs.iter().copied().map(slot).collect()
+    }
+
+    /// Decides where everything lies.
+    fn finish(self, outputs: Vec<(ValueId, Option<Slot>)>) -> Plan {
         let mut layout = Layout::new(&self.memory.buffers, &self.drafts, &outputs);
         let in_place = layout.share_in_place(&self.drafts);
-        let places = layout.place(&outputs);
+        let places = layout.place(&outputs, self.states.of_reads());
         let place = |slot: &Slot| places.of(slot);
         let held =
             |slot: &Slot| Held { place: place(slot), dtype: slot.dtype, shape: slot.shape.clone() };
-        let steps = self.drafts.into_iter().zip(in_place).map(|(draft, in_place)| match draft {
-            Draft::Native { op, kernel, ins, outs } => {
-                let outs: Vec<Place> = outs.iter().map(|&b| places.buffer(b)).collect();
-                let arena: Vec<_> = outs.iter().filter_map(Place::arena).collect();
-                let mut sorted: Vec<usize> = (0..arena.len()).collect();
-                sorted.sort_by_key(|&i| (arena[i].start, arena[i].end));
-                let ins = ins.iter().map(place).collect();
-                Step::Native(NativeStep { op, kernel, ins, outs, arena, sorted, in_place })
-            }
-            Draft::Interpreted(draft) => Step::Interpreted(InterpretedStep {
-                op: draft.op,
-                uses: draft.uses.iter().map(|(v, slot)| (*v, held(slot))).collect(),
-                dynamic: draft.dynamic,
-                states: draft.states,
-                results: draft.results.iter().map(|(v, s)| (*v, s.as_ref().map(held))).collect(),
-            }),
-        });
+        let steps =
+            self.drafts.into_iter().zip(in_place).filter_map(|(draft, in_place)| match draft {
+                Draft::Native(Drafted { op, kernel, ins, outs, .. }) => {
+                    let outs: Vec<Place> = outs.iter().map(|&b| places.buffer(b)).collect();
+                    let arena: Vec<_> = outs.iter().filter_map(Place::arena).collect();
+                    let mut sorted: Vec<usize> = (0..arena.len()).collect();
+                    sorted.sort_by_key(|&i| (arena[i].start, arena[i].end));
+                    let ins: Vec<Place> = ins.iter().map(place).collect();
+                    let mut states: Vec<usize> = ins.iter().filter_map(Place::state).collect();
+                    states.sort_unstable();
+                    states.dedup();
+                    let step =
+                        NativeStep { op, kernel, ins, outs, arena, sorted, in_place, states };
+                    Some(Step::Native(step))
+                }
+                Draft::Unused => None,
+                Draft::Interpreted(draft) => Some(Step::Interpreted(InterpretedStep {
+                    op: draft.op,
+                    uses: draft.uses.iter().map(|(v, slot)| (*v, held(slot))).collect(),
+                    dynamic: draft.dynamic,
+                    states: draft.states,
+                    results: draft
+                        .results
+                        .iter()
+                        .map(|(v, s)| (*v, s.as_ref().map(held)))
+                        .collect(),
+                })),
+            });
         Plan {
             program: Program::default(),
             function: String::new(),
@@ -415,6 +579,7 @@ impl<'a> Lowering<'a> {
                 })
                 .collect(),
             direct: places.direct_lens,
+            states: self.states.names,
         }
     }
 }

@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 
-use mil::{Arg, Literal, OpError, OpView, Operation, Type};
+use mil::eval::{self, Arithmetic, States};
+use mil::{
+    Arg, Literal, OpError, OpId, OpKind, OpView, Operation, Program, TensorType, Type, ValueDef,
+};
 use tensor::{DType, Tensor};
 
 use crate::kernel::{Operand, Source};
@@ -38,6 +41,8 @@ pub(crate) type Bind<T> = Result<T, Reason>;
 pub(crate) struct Constants {
     /// The original is kept, so that its address stays its own.
     converted: HashMap<(usize, usize, DType), (Tensor, Tensor)>,
+    /// Decompressed weights, by operation and where its arguments lie, which are kept too.
+    decompressed: HashMap<(OpKind, Vec<(usize, usize)>), (Vec<Tensor>, Vec<Tensor>)>,
 }
 
 impl Constants {
@@ -60,6 +65,26 @@ impl Constants {
     }
 }
 
+/// Whether `kind` makes a weight from its compressed form.
+fn decompresses(kind: OpKind) -> bool {
+    use OpKind::*;
+    matches!(
+        kind,
+        ConstexprBlockwiseShiftScale
+            | ConstexprLutToDense
+            | ConstexprSparseToDense
+            | ConstexprLutToSparse
+            | ConstexprSparseBlockwiseShiftScale
+            | ConstexprAffineDequantize
+            | ConstexprCast
+    )
+}
+
+/// The type of a tensor.
+fn type_of(t: &Tensor) -> Type {
+    TensorType::new(t.dtype(), t.shape().iter().copied()).into()
+}
+
 /// An operation about to be bound. All sizes of its function that can be known are.
 pub(crate) struct OpCx<'a> {
     /// The operation's arguments and constants.
@@ -68,21 +93,25 @@ pub(crate) struct OpCx<'a> {
     pub(crate) op: &'a Operation,
     /// Where conversions of constants are kept.
     pub(crate) constants: &'a mut Constants,
+    /// The program, with its function's name.
+    pub(crate) program: (&'a Program, &'a str),
 }
 
 impl<'a> OpCx<'a> {
     /// The argument `name`, if given.
-    pub(crate) fn opt(&self, name: &str) -> Bind<Option<Operand>> {
-        self.view.arg(name).map(|arg| self.operand(arg)).transpose()
+    pub(crate) fn opt(&mut self, name: &str) -> Bind<Option<Operand>> {
+        let arg = self.view.arg(name);
+        arg.map(|arg| self.operand(arg)).transpose()
     }
 
     /// The argument `name`.
-    pub(crate) fn get(&self, name: &str) -> Bind<Operand> {
-        self.operand(self.view.required(name)?)
+    pub(crate) fn get(&mut self, name: &str) -> Bind<Operand> {
+        let arg = self.view.required(name)?;
+        self.operand(arg)
     }
 
     /// The items of the variadic argument `name`.
-    pub(crate) fn list(&self, name: &str) -> Bind<Vec<Operand>> {
+    pub(crate) fn list(&mut self, name: &str) -> Bind<Vec<Operand>> {
         match self.view.required(name)? {
             Arg::List(items) => items.iter().map(|a| self.operand(a)).collect(),
             single => Ok(vec![self.operand(single)?]),
@@ -99,6 +128,15 @@ impl<'a> OpCx<'a> {
     pub(crate) fn opt_float(&mut self, name: &str) -> Bind<Option<Operand>> {
         let operand = self.opt(name)?;
         operand.map(|o| self.as_float(o, name)).transpose()
+    }
+
+    /// The value or constant `arg` of any float type that products read as it lies.
+    pub(crate) fn floats_of(&mut self, arg: &'a Arg, name: &str) -> Bind<Operand> {
+        let operand = self.operand(arg)?;
+        match operand.dtype {
+            DType::F32 | DType::F16 | DType::Bf16 => Ok(operand),
+            other => Err(format!("{name} is of type {other}").into()),
+        }
     }
 
     /// `operand` for a kernel that computes in `fp32`: constants are converted now, values when running.
@@ -129,7 +167,70 @@ impl<'a> OpCx<'a> {
         fixed(self.view.function.ty(self.op.outputs[index]))
     }
 
-    fn operand(&self, arg: &'a Arg) -> Bind<Operand> {
+    /// `operand` where its elements are aligned, if it is a constant; anything else is.
+    pub(crate) fn aligned(&self, operand: Operand) -> Bind<Operand> {
+        match operand.as_const() {
+            Some(tensor) => {
+                Ok(Operand { shape: operand.shape.clone(), ..Operand::constant(aligned(tensor)?) })
+            }
+            None => Ok(operand),
+        }
+    }
+
+    /// The operation that makes the value `arg`, and which of its results that is.
+    pub(crate) fn maker(&self, arg: &Arg) -> Option<(OpId, usize)> {
+        let Arg::Value(v) = arg else { return None };
+        match self.view.function.values[*v].def {
+            ValueDef::Result(op, result) => Some((op, result as usize)),
+            ValueDef::Param => None,
+        }
+    }
+
+    /// As [`OpCx::maker`], of a weight that is decompressed.
+    fn decompressing(&self, arg: &Arg) -> Option<(OpId, usize)> {
+        self.maker(arg).filter(|&(id, _)| decompresses(self.view.function.ops[id].kind))
+    }
+
+    /// What operation `id` makes of compressed weights, each time anew by the reference evaluation
+    /// but kept with what it was made from.
+    pub(crate) fn decompressed(&mut self, id: OpId) -> Bind<Vec<Tensor>> {
+        let function = self.view.function;
+        let op = &function.ops[id];
+        let (mut sources, mut given) = (Vec::new(), Vec::new());
+        for arg in op.args.iter().flatten() {
+            if let Some(literal) = function.const_arg(arg) {
+                sources.extend(literal.resolve(self.view.weights).cloned());
+                continue;
+            }
+            // One may decompress what another made.
+            let (Arg::Value(v), Some((inner, result))) = (arg, self.decompressing(arg)) else {
+                return Err("an argument that is not a constant".into());
+            };
+            let made = self.decompressed(inner)?.swap_remove(result);
+            given.push((*v, eval::Array::from_tensor(&made)?.into()));
+            sources.push(made);
+        }
+        let place = |t: &Tensor| (t.bytes().as_ptr().addr(), t.bytes().len());
+        let key = (op.kind, sources.iter().map(place).collect::<Vec<_>>());
+        let types = || op.outputs.iter().map(|&v| function.ty(v));
+        if let Some((_, made)) = self.constants.decompressed.get(&key)
+            && types().zip(made).all(|(ty, t)| ty.compatible(&type_of(t)))
+        {
+            return Ok(made.clone());
+        }
+        let (program, name) = self.program;
+        let values = eval::run_op(program, name, id, Arithmetic::Fp16, given, &mut States::new());
+        let values = values.map_err(|e| Reason(e.to_string()))?;
+        let made = values.iter().map(|v| v.array()?.to_tensor());
+        let made = made.collect::<Result<Vec<_>, OpError>>()?;
+        self.constants.decompressed.insert(key, (sources, made.clone()));
+        Ok(made)
+    }
+
+    fn operand(&mut self, arg: &'a Arg) -> Bind<Operand> {
+        if let Some((id, result)) = self.decompressing(arg) {
+            return Ok(Operand::constant(self.decompressed(id)?.swap_remove(result)));
+        }
         if let Some(literal) = self.view.function.const_arg(arg) {
             return Ok(Operand::constant(self.resolve(literal)?));
         }

@@ -23,6 +23,8 @@ pub(crate) struct Plan {
     pub(crate) unshared_bytes: usize,
     /// Byte lengths of the outputs that steps write directly.
     pub(crate) direct: Vec<usize>,
+    /// Names of the states whose memory steps read as it lies.
+    pub(crate) states: Vec<String>,
     /// Outputs of the function, in order.
     pub(crate) outputs: Vec<Output>,
 }
@@ -59,6 +61,8 @@ pub(crate) enum Place {
     Arena(Range<usize>),
     /// In an output that steps write directly.
     Direct(usize, Range<usize>),
+    /// In the memory of a state.
+    State(usize, Range<usize>),
 }
 
 /// One step.
@@ -85,6 +89,8 @@ pub(crate) struct NativeStep {
     pub(crate) sorted: Vec<usize>,
     /// The input that lies in the first output's memory.
     pub(crate) in_place: Option<usize>,
+    /// States that it reads as they lie.
+    pub(crate) states: Vec<usize>,
 }
 
 /// An operation evaluated by the reference interpreter.
@@ -106,6 +112,14 @@ impl Place {
     pub(crate) fn arena(&self) -> Option<Range<usize>> {
         match self {
             Place::Arena(range) => Some(range.clone()),
+            _ => None,
+        }
+    }
+
+    /// The state, if it lies in one.
+    pub(crate) fn state(&self) -> Option<usize> {
+        match self {
+            Place::State(i, _) => Some(*i),
             _ => None,
         }
     }

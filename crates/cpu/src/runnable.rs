@@ -60,11 +60,12 @@ impl CpuRunnable {
     pub(crate) fn new(program: &Program, pool: Arc<Pool>) -> Result<Self> {
         let mut program = program.clone();
         passes::run(&mut program, passes::pipelines::OPTIMIZE).map_err(mil::Error::from)?;
-        let fallbacks = fallbacks(&program);
+        let mut constants = Constants::default();
+        let fallbacks = fallbacks(&program, &mut constants);
         let mut runnable = CpuRunnable {
             program,
             pool,
-            constants: Constants::default(),
+            constants,
             fallbacks,
             plans: Vec::new(),
             arena: AlignedBuf::zeroed(0),
@@ -161,15 +162,14 @@ impl Runnable for CpuRunnable {
 
 /// The operations of `program` that the reference interpreter runs. Where a size is a symbol, a sample
 /// stands for it.
-pub(crate) fn fallbacks(program: &Program) -> Vec<Fallback> {
-    let mut constants = Constants::default();
+pub(crate) fn fallbacks(program: &Program, constants: &mut Constants) -> Vec<Fallback> {
     let mut found = Vec::new();
     for (name, function) in &program.functions {
         let sample = function.symbols().into_iter().map(|s| (s, SAMPLE_SIZE)).collect();
         // A function that does not allow the sample says so when it is run with real sizes.
         let Ok(single) = program.specialize_function(name, &sample) else { continue };
         let Some(function) = single.functions.get(name) else { continue };
-        let reasons = lower::reasons(&single, function, &mut constants);
+        let reasons = lower::reasons(&single, name, function, constants);
         found.extend(reasons.into_iter().map(|r| fallback(name, function, r)));
     }
     found

@@ -19,15 +19,15 @@ pub(crate) const WIDTH: usize = 2 * LANES;
 /// Weight rows of a task, whole tiles on every instruction set.
 pub(crate) const PANEL: usize = 48;
 /// Columns decoded at a time: whole blocks of every weight type.
-const DEPTH: usize = 256;
+pub(crate) const DEPTH: usize = 256;
 /// Distance of the rows of the decoded block; not a power of two, which would crowd few cache sets.
-const STRIDE: usize = DEPTH + LANES;
+pub(crate) const STRIDE: usize = DEPTH + LANES;
 
 /// Input rows in transposed panels: `[panels, columns, WIDTH]`, padded with zeros.
 pub(crate) struct Packed<'a> {
-    rows: usize,
-    columns: usize,
-    panels: &'a [[f32; WIDTH]],
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    pub(crate) panels: &'a [[f32; WIDTH]],
 }
 
 /// Packs `x[rows, k]` and calls `work` with the result.
@@ -118,13 +118,13 @@ impl Gemm<'_> {
 }
 
 /// All tiles of a decoded block: `sums[panels, PANEL, WIDTH] += block · input`.
-struct Tiles<'a> {
-    input: &'a Packed<'a>,
+pub(crate) struct Tiles<'a> {
+    pub(crate) input: &'a Packed<'a>,
     /// The first column and their number.
-    columns: (usize, usize),
-    block: &'a [f32],
-    rows: usize,
-    sums: &'a mut [[f32; WIDTH]],
+    pub(crate) columns: (usize, usize),
+    pub(crate) block: &'a [f32],
+    pub(crate) rows: usize,
+    pub(crate) sums: &'a mut [[f32; WIDTH]],
 }
 
 impl Kernel for Tiles<'_> {

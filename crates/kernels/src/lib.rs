@@ -16,6 +16,8 @@
 mod activation;
 mod arch;
 mod attention;
+mod columns;
+mod conv;
 mod convert;
 mod elementwise;
 mod error;
@@ -33,6 +35,8 @@ mod share;
 
 pub use activation::{Activation, activate, activate_in_place, gate, gate_in_place};
 pub use attention::{Attention, Cache, CacheMut, attention, store_cache};
+pub use columns::matmul_columns;
+pub use conv::{Axis, Conv, Pooling, conv, pool_windows};
 pub use convert::{decode, gather, narrow, widen};
 pub use elementwise::{add, add_in_place, argmax, mul, mul_in_place, scale, scale_in_place};
 pub use error::KernelError;

@@ -20,7 +20,7 @@ struct Shape {
 }
 
 impl Shape {
-    fn of(cx: &OpCx<'_>) -> Bind<(Self, usize)> {
+    fn of(cx: &mut OpCx<'_>) -> Bind<(Self, usize)> {
         let (query, key) = (cx.get("query")?, cx.get("key")?);
         let (&[b, t, heads, dim], &[_, _, groups, _]) = (&query.shape[..], &key.shape[..]) else {
             return Err("query or key is not of rank 4".into());
@@ -59,10 +59,12 @@ pub(crate) fn attention(cx: &mut OpCx<'_>) -> Bind<Native> {
             return Err(format!("a cache of {dtype}").into());
         }
     }
-    Ok(Native::floats(CachedAttention { shape, keys, values }, inputs))
+    let written = [keys.clone(), values.clone()];
+    let native = Native::floats(CachedAttention { shape, keys, values }, inputs);
+    Ok(native.writing(&[&written[0], &written[1]]))
 }
 
-fn positions(cx: &OpCx<'_>) -> Bind<Operand> {
+fn positions(cx: &mut OpCx<'_>) -> Bind<Operand> {
     let positions = cx.get("positions")?;
     match positions.dtype {
         DType::I32 => Ok(positions),
@@ -70,7 +72,8 @@ fn positions(cx: &OpCx<'_>) -> Bind<Operand> {
     }
 }
 
-fn state_name(cx: &OpCx<'_>, name: &str) -> Bind<String> {
+/// The name of the state that argument `name` is.
+pub(super) fn state_name(cx: &OpCx<'_>, name: &str) -> Bind<String> {
     match cx.view.arg(name) {
         Some(Arg::Value(v)) if matches!(cx.view.function.ty(*v), Type::State(_)) => {
             Ok(cx.view.function.values[*v].name.clone())

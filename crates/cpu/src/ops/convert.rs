@@ -3,7 +3,7 @@
 use mil::OpError;
 use tensor::DType;
 
-use crate::kernel::{Binding, Kernel, Native, RunCx, f32s, f32s_mut, i32s};
+use crate::kernel::{Binding, Kernel, Native, RunCx, f32s, f32s_mut};
 use crate::op_cx::{Bind, OpCx};
 
 /// `fp16` to `fp32`.
@@ -47,8 +47,7 @@ pub(crate) fn cast(cx: &mut OpCx<'_>) -> Bind<Binding> {
             let x = cx.float("x")?;
             Native::floats(Copy, vec![x]).into()
         }
-        (DType::I32, DType::F32) => Native::floats(IntToFloat, vec![x]).into(),
-        (from, to) => return Err(format!("from {from} to {to}").into()),
+        _ => return super::numbers::cast(cx),
     })
 }
 
@@ -69,16 +68,6 @@ impl Kernel for Copy {
         if cx.in_place.is_none() {
             outs[0].copy_from_slice(ins[0]);
         }
-        Ok(())
-    }
-}
-
-/// `int32` to `fp32`, rounded to nearest.
-struct IntToFloat;
-
-impl Kernel for IntToFloat {
-    fn run(&self, _: &mut RunCx<'_>, ins: &[&[u8]], outs: &mut [&mut [u8]]) -> Result<(), OpError> {
-        f32s_mut(outs[0]).iter_mut().zip(i32s(ins[0])).for_each(|(o, &i)| *o = i as f32);
         Ok(())
     }
 }

@@ -1,9 +1,10 @@
 //! Elementwise operations: two arguments with broadcasting, one argument, selection of a function.
 
 use kernels::{Activation, Pool};
-use mil::OpError;
+use mil::{OpError, OpKind};
 
 use super::for_each_chunk;
+use super::numbers::{IntFunction, integers};
 use super::strided::{collapse, strides_in};
 use crate::kernel::{Binding, Kernel, Native, RunCx, f32s, f32s_mut};
 use crate::op_cx::{Bind, OpCx};
@@ -25,10 +26,29 @@ pub(crate) enum Function2 {
     Min,
     /// `a` to the power `b`.
     Pow,
+    /// `a / b` rounded down.
+    FloorDiv,
+    /// What `FloorDiv` leaves; it has the sign of `b`.
+    Mod,
 }
 
-/// Binds an operation of two `fp32` arguments.
+/// Binds an operation of two arguments: in `fp32`, or of integers.
 pub(crate) fn binary(cx: &mut OpCx<'_>, function: Function2) -> Bind<Native> {
+    let (dtype, _) = cx.result(0)?;
+    if dtype.is_int() {
+        let of_integers = match function {
+            Function2::Add => IntFunction::Add,
+            Function2::Sub => IntFunction::Sub,
+            Function2::Mul => IntFunction::Mul,
+            Function2::Div => IntFunction::Div,
+            Function2::FloorDiv => IntFunction::FloorDiv,
+            Function2::Mod => IntFunction::Mod,
+            Function2::Max => IntFunction::Max,
+            Function2::Min => IntFunction::Min,
+            Function2::Pow => return Err("powers of integers".into()),
+        };
+        return integers(cx, of_integers);
+    }
     let (x, y) = (cx.float("x")?, cx.float("y")?);
     let (_, out) = cx.result(0)?;
     let strides = [strides_in(&x.shape, &out), strides_in(&y.shape, &out)];
@@ -70,7 +90,21 @@ macro_rules! with_function2 {
                 $run
             }
             Function2::Pow => {
-                let $f = |a: f32, b: f32| f64::from(a).powf(b.into()) as f32;
+                let $f = |a: f32, b: f32| match b {
+                    2.0 => a * a,
+                    _ => f64::from(a).powf(b.into()) as f32,
+                };
+                $run
+            }
+            Function2::FloorDiv => {
+                let $f = |a: f32, b: f32| (f64::from(a) / f64::from(b)).floor() as f32;
+                $run
+            }
+            Function2::Mod => {
+                let $f = |a: f32, b: f32| {
+                    let r = a % b;
+                    if r != 0.0 && (r < 0.0) != (b < 0.0) { r + b } else { r }
+                };
                 $run
             }
         }
@@ -196,6 +230,10 @@ pub(crate) enum Function1 {
     Rsqrt(f64),
     /// Confined to a range.
     Clip(f32, f32),
+    /// A function in double precision, for what is no bottleneck.
+    Wide(fn(f64) -> f64),
+    /// As `Wide`, with two constants.
+    Parametric(fn(f64, [f64; 2]) -> f64, [f64; 2]),
 }
 
 /// Binds a function of one `fp32` argument.
@@ -211,6 +249,85 @@ pub(crate) fn with_epsilon(
 ) -> Bind<Native> {
     let epsilon = cx.view.float("epsilon")?.unwrap_or(default);
     unary(cx, function(epsilon))
+}
+
+/// -1, 0 or 1; zeros keep their sign.
+pub(crate) fn sign(x: f64) -> f64 {
+    if x == 0.0 { x } else { x.signum() }
+}
+
+/// `log(1 + e^x)`.
+pub(crate) fn softplus(x: f64) -> f64 {
+    x.max(0.0) + (-x.abs()).exp().ln_1p()
+}
+
+/// Binds an activation with the constants `alpha`, and `beta` if it has one.
+pub(crate) fn parametric(cx: &mut OpCx<'_>) -> Bind<Native> {
+    let constant = |name| cx.view.float(name).map(Option::unwrap_or_default);
+    let by = [constant("alpha")?, constant("beta")?];
+    let function: fn(f64, [f64; 2]) -> f64 = match cx.op.kind {
+        OpKind::ClampedRelu => |x, [alpha, beta]| {
+            let y = if x < 0.0 { alpha * x } else { x };
+            if y > beta { beta } else { y }
+        },
+        OpKind::Elu => |x, [alpha, _]| if x < 0.0 { alpha * x.exp_m1() } else { x },
+        OpKind::LeakyRelu => |x, [alpha, _]| if x < 0.0 { alpha * x } else { x },
+        OpKind::LinearActivation => |x, [alpha, beta]| alpha * x + beta,
+        OpKind::ScaledTanh => |x, [alpha, beta]| alpha * (beta * x).tanh(),
+        OpKind::SigmoidHard => |x, [alpha, beta]| (alpha * x + beta).clamp(0.0, 1.0),
+        OpKind::Threshold => |x, [alpha, _]| if x < alpha { alpha } else { x },
+        OpKind::ThresholdedRelu => |x, [alpha, _]| if x < alpha { 0.0 } else { x },
+        other => return Err(format!("{other:?} has no such constants").into()),
+    };
+    unary(cx, Function1::Parametric(function, by))
+}
+
+/// Binds `prelu` and `softplus_parametric`, whose constants are those of the channel.
+pub(crate) fn by_channel(cx: &mut OpCx<'_>) -> Bind<Native> {
+    let x = cx.float("x")?;
+    let values = |cx: &mut OpCx<'_>, name| -> Bind<Vec<f32>> {
+        let tensor = cx.const_float(name)?;
+        Ok(tensor.as_slice::<f32>().map_err(|e| e.to_string())?.to_vec())
+    };
+    let alpha = values(cx, "alpha")?;
+    let beta = match cx.op.kind {
+        OpKind::Prelu => None,
+        _ => Some(values(cx, "beta")?),
+    };
+    let inner = x.shape.get(2..).map_or(1, |s| s.iter().product());
+    Ok(Native::floats(ByChannel { inner, alpha, beta }, vec![x]))
+}
+
+/// `x` or, below zero, `alpha * x`; with `beta`, `alpha * softplus(beta * x)`.
+struct ByChannel {
+    /// Elements of a channel of an image.
+    inner: usize,
+    alpha: Vec<f32>,
+    beta: Option<Vec<f32>>,
+}
+
+impl Kernel for ByChannel {
+    fn run(
+        &self,
+        cx: &mut RunCx<'_>,
+        ins: &[&[u8]],
+        outs: &mut [&mut [u8]],
+    ) -> Result<(), OpError> {
+        let x = f32s(ins[0]);
+        for_each_chunk(cx.pool, f32s_mut(outs[0]), self.inner, |i, out| {
+            let c = i % self.alpha.len();
+            let alpha = self.alpha[c];
+            let x = out.iter_mut().zip(&x[i * self.inner..]);
+            match &self.beta {
+                None => x.for_each(|(o, &v)| *o = if v < 0.0 { alpha * v } else { v }),
+                Some(beta) => {
+                    let (alpha, beta) = (f64::from(alpha), f64::from(beta[c]));
+                    x.for_each(|(o, &v)| *o = (alpha * softplus(beta * f64::from(v))) as f32);
+                }
+            }
+        });
+        Ok(())
+    }
 }
 
 /// Binds `clip`.
@@ -249,6 +366,8 @@ impl Unary {
             Function1::Rsqrt(epsilon) => {
                 each(&|v| (f64::from(v) + epsilon).sqrt().recip() as f32, out);
             }
+            Function1::Wide(f) => each(&|v| f(v.into()) as f32, out),
+            Function1::Parametric(f, by) => each(&|v| f(v.into(), by) as f32, out),
             // NaN passes.
             Function1::Clip(low, high) => each(
                 &|v| match v {
@@ -292,6 +411,9 @@ pub(crate) fn gelu(cx: &mut OpCx<'_>) -> Bind<Native> {
     match cx.view.str("mode")? {
         None | Some("EXACT") => activation(cx, Activation::GeluErf),
         Some("TANH_APPROXIMATION") => activation(cx, Activation::GeluTanh),
+        Some("SIGMOID_APPROXIMATION") => {
+            unary(cx, Function1::Wide(|x| x / (1.0 + (-1.702 * x).exp())))
+        }
         Some(mode) => Err(format!("mode {mode}").into()),
     }
 }
@@ -321,6 +443,6 @@ impl Kernel for Activate {
 }
 
 /// Binds an operation that hands its argument on unchanged.
-pub(crate) fn pass_on(cx: &OpCx<'_>) -> Bind<Binding> {
+pub(crate) fn pass_on(cx: &mut OpCx<'_>) -> Bind<Binding> {
     Ok(Binding::View { of: cx.get("x")?, offsets: vec![0] })
 }

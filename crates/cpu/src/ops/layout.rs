@@ -1,10 +1,12 @@
-//! Operations that move elements: transpose, slices, split, concat, gather.
+//! Operations that move elements: transpose, slices, split, concat, gather, tile, reverse, pad.
 
 use mil::{OpError, OpKind, Opset};
 use tensor::DType;
 
+use super::for_each_chunk;
+use super::numbers::{integers_of, is_native_int};
 use super::strided::{Walk, row_major};
-use crate::kernel::{Binding, Kernel, Native, Operand, RunCx, i32s};
+use crate::kernel::{Binding, Kernel, Native, Operand, RunCx};
 use crate::op_cx::{Bind, OpCx};
 
 /// Bytes of an element of a whole-byte type.
@@ -42,7 +44,7 @@ impl Kernel for Copies {
 }
 
 /// Binds `transpose`.
-pub(crate) fn transpose(cx: &OpCx<'_>) -> Bind<Binding> {
+pub(crate) fn transpose(cx: &mut OpCx<'_>) -> Bind<Binding> {
     let x = cx.get("x")?;
     let perm = cx.view.ints("perm")?.ok_or("no permutation")?;
     let rank = x.shape.len();
@@ -54,7 +56,7 @@ pub(crate) fn transpose(cx: &OpCx<'_>) -> Bind<Binding> {
 }
 
 /// Binds `slice_by_index` and `slice_by_size` with constant bounds.
-pub(crate) fn slice(cx: &OpCx<'_>) -> Bind<Binding> {
+pub(crate) fn slice(cx: &mut OpCx<'_>) -> Bind<Binding> {
     let x = cx.get("x")?;
     let rank = x.shape.len();
     let begin = cx.view.ints("begin")?.ok_or("no begin")?;
@@ -70,31 +72,33 @@ pub(crate) fn slice(cx: &OpCx<'_>) -> Bind<Binding> {
         _ => None,
     };
     let stride = stride.unwrap_or_else(|| vec![1; rank]);
-    if stride.iter().any(|&s| s < 1) {
-        return Err("a negative stride".into());
+    if stride.contains(&0) {
+        return Err("a stride of zero".into());
     }
     let (_, result) = cx.result(0)?;
     let mut sizes = result.iter();
     let own = row_major(&x.shape);
     let (mut start, mut shape, mut strides) = (0, Vec::new(), Vec::new());
     for axis in 0..rank {
+        // A negative step begins at the last element, and before none.
+        let (n, back) = (x.shape[axis] as i64, i64::from(stride[axis] < 0));
         let first = match begin[axis] {
-            _ if begin_mask[axis] => 0,
-            b if b < 0 => b + x.shape[axis] as i64,
+            _ if begin_mask[axis] => back * (n - 1),
+            b if b < 0 => b + n,
             b => b,
         };
-        let first = usize::try_from(first).unwrap_or(0).min(x.shape[axis]);
+        let first = first.clamp(0, (n - back).max(0)) as usize;
         start += first * own[axis];
         let size = if squeezed[axis] { Some(&1) } else { sizes.next() };
         shape.push(*size.ok_or("a result of too few axes")?);
-        strides.push(own[axis] * stride[axis] as usize);
+        strides.push(own[axis].wrapping_mul(stride[axis] as usize));
     }
     let walk = Walk::new(start, &shape, strides, element(x.dtype)?)?;
     walks(x, vec![walk])
 }
 
 /// Binds `split`.
-pub(crate) fn split(cx: &OpCx<'_>) -> Bind<Binding> {
+pub(crate) fn split(cx: &mut OpCx<'_>) -> Bind<Binding> {
     let x = cx.get("x")?;
     let axis = cx.view.axis(cx.view.int("axis")?.ok_or("no axis")?, x.shape.len())?;
     let own = row_major(&x.shape);
@@ -109,7 +113,7 @@ pub(crate) fn split(cx: &OpCx<'_>) -> Bind<Binding> {
 }
 
 /// Binds `concat` and `stack`.
-pub(crate) fn concat(cx: &OpCx<'_>) -> Bind<Binding> {
+pub(crate) fn concat(cx: &mut OpCx<'_>) -> Bind<Binding> {
     let values = cx.list("values")?;
     let (dtype, result) = cx.result(0)?;
     let axis = cx.view.axis(cx.view.int("axis")?.ok_or("no axis")?, result.len())?;
@@ -145,41 +149,56 @@ impl Kernel for Concat {
     }
 }
 
-/// Binds `gather` without batch axes.
-pub(crate) fn gather(cx: &OpCx<'_>) -> Bind<Binding> {
+/// Binds `gather`.
+pub(crate) fn gather(cx: &mut OpCx<'_>) -> Bind<Binding> {
     let (x, indices) = (cx.get("x")?, cx.get("indices")?);
-    if indices.dtype != DType::I32 {
+    let indices = cx.aligned(indices)?;
+    if !is_native_int(indices.dtype) {
         return Err(format!("indices of {}", indices.dtype).into());
     }
-    if cx.view.int("batch_dims")?.unwrap_or(0) != 0 {
-        return Err("batch axes".into());
-    }
     let axis = cx.view.axis(cx.view.int("axis")?.unwrap_or(0), x.shape.len())?;
-    let inner = x.shape[axis + 1..].iter().product::<usize>() * element(x.dtype)?;
-    let from_end = cx.view.function.opset < Opset::Ios17;
-    Ok(Native::moves(Gather { size: x.shape[axis], inner, from_end }, vec![x, indices]).into())
+    let batch = cx.view.int("batch_dims")?.unwrap_or(0);
+    let batch = if batch < 0 { batch + indices.shape.len() as i64 } else { batch };
+    let batch = usize::try_from(batch).ok().filter(|&b| b <= axis).ok_or("batch axes")?;
+    let product = |sizes: &[usize]| sizes.iter().product::<usize>();
+    let kernel = Gather {
+        size: x.shape[axis],
+        between: product(&x.shape[batch..axis]),
+        count: product(&indices.shape[batch..]),
+        inner: product(&x.shape[axis + 1..]) * element(x.dtype)?,
+        from_end: cx.view.function.opset < Opset::Ios17,
+        dtype: indices.dtype,
+    };
+    Ok(Native::moves(kernel, vec![x, indices]).into())
 }
 
 struct Gather {
     /// Entries along the axis.
     size: usize,
-    /// Bytes of one.
+    /// Rows of entries that share their indices.
+    between: usize,
+    /// Indices of such a row.
+    count: usize,
+    /// Bytes of an entry.
     inner: usize,
     /// Whether negative indices count from the end.
     from_end: bool,
+    /// Of the indices.
+    dtype: DType,
 }
 
 impl Kernel for Gather {
     fn run(&self, _: &mut RunCx<'_>, ins: &[&[u8]], outs: &mut [&mut [u8]]) -> Result<(), OpError> {
-        let indices = i32s(ins[1]);
+        let indices = integers_of(self.dtype, ins[1]);
         let entries: Vec<usize> =
             indices.iter().map(|&i| self.entry(i)).collect::<Result<_, _>>()?;
-        if self.inner == 0 || entries.is_empty() {
+        if self.inner == 0 || outs[0].is_empty() {
             return Ok(());
         }
-        let outer = outs[0].chunks_exact_mut(self.inner * entries.len());
-        for (out, x) in outer.zip(ins[0].chunks_exact(self.size * self.inner)) {
-            for (out, &entry) in out.chunks_exact_mut(self.inner).zip(&entries) {
+        let outer = outs[0].chunks_exact_mut(self.inner * self.count);
+        for (row, (out, x)) in outer.zip(ins[0].chunks_exact(self.size * self.inner)).enumerate() {
+            let entries = &entries[row / self.between * self.count..][..self.count];
+            for (out, &entry) in out.chunks_exact_mut(self.inner).zip(entries) {
                 out.copy_from_slice(&x[entry * self.inner..][..self.inner]);
             }
         }
@@ -189,12 +208,128 @@ impl Kernel for Gather {
 
 impl Gather {
     /// The entry that `index` means.
-    fn entry(&self, index: i32) -> Result<usize, OpError> {
+    fn entry(&self, index: i64) -> Result<usize, OpError> {
         let from_end = index < 0 && self.from_end;
-        let resolved = i64::from(index) + if from_end { self.size as i64 } else { 0 };
+        let resolved = index + if from_end { self.size as i64 } else { 0 };
         let entry = usize::try_from(resolved).ok().filter(|&i| i < self.size);
         entry.ok_or_else(|| {
             OpError::invalid(format!("index {index} is out of range for {} entries", self.size))
         })
+    }
+}
+
+/// Binds `tile`: each axis is walked as its repetitions, which take no step, and its elements.
+pub(crate) fn tile(cx: &mut OpCx<'_>) -> Bind<Binding> {
+    let x = cx.get("x")?;
+    let (_, result) = cx.result(0)?;
+    let own = row_major(&x.shape);
+    let (mut shape, mut strides) = (Vec::new(), Vec::new());
+    for (axis, &size) in x.shape.iter().enumerate() {
+        let times = result.get(axis).and_then(|n| n.checked_div(size)).unwrap_or(0);
+        shape.extend([times, size]);
+        strides.extend([0, own[axis]]);
+    }
+    let walk = Walk::new(0, &shape, strides, element(x.dtype)?)?;
+    walks(x, vec![walk])
+}
+
+/// Binds `reverse`.
+pub(crate) fn reverse(cx: &mut OpCx<'_>) -> Bind<Binding> {
+    let x = cx.get("x")?;
+    let rank = x.shape.len();
+    let axes = match cx.view.ints("axes")? {
+        None => (0..rank).collect(),
+        Some(axes) => axes.iter().map(|&a| cx.view.axis(a, rank)).collect::<Result<Vec<_>, _>>()?,
+    };
+    let (mut start, mut strides) = (0, row_major(&x.shape));
+    for axis in axes {
+        start += x.shape[axis].saturating_sub(1) * strides[axis];
+        strides[axis] = strides[axis].wrapping_neg();
+    }
+    let walk = Walk::new(start, &x.shape, strides, element(x.dtype)?)?;
+    walks(x, vec![walk])
+}
+
+/// Binds `pad` by constant amounts.
+pub(crate) fn pad(cx: &mut OpCx<'_>) -> Bind<Binding> {
+    let x = cx.get("x")?;
+    let size = element(x.dtype)?;
+    let (_, result) = cx.result(0)?;
+    let amounts = cx.view.ints("pad")?.ok_or("no amounts")?;
+    let mode = cx.view.str("mode")?.unwrap_or("constant").to_owned();
+    let lead = x.shape.len() - amounts.len() / 2;
+    let before = |axis: usize| axis.checked_sub(lead).map_or(0, |a| amounts[2 * a]);
+    let sources = |axis: usize| {
+        let last = x.shape[axis] as i64 - 1;
+        let source = |i: usize| {
+            let at = i as i64 - before(axis);
+            let inside = match &*mode {
+                "reflect" if at < 0 => -at,
+                "reflect" if at > last => 2 * last - at,
+                "replicate" => at.clamp(0, last.max(0)),
+                _ => at,
+            };
+            usize::try_from(inside).ok().filter(|&s| s < x.shape[axis])
+        };
+        (0..result[axis]).map(source).collect::<Vec<_>>()
+    };
+    let sources: Vec<Vec<Option<usize>>> = (0..x.shape.len()).map(sources).collect();
+    let value = match cx.opt("constant_val")? {
+        None => vec![0; size],
+        Some(value) if value.dtype == x.dtype => {
+            value.as_const().ok_or("a value that is not constant")?.bytes().to_vec()
+        }
+        Some(value) => return Err(format!("a value of {} around {}", value.dtype, x.dtype).into()),
+    };
+    let strides = row_major(&x.shape);
+    Ok(Native::moves(Pad { sources, strides, value }, vec![x]).into())
+}
+
+struct Pad {
+    /// For each place along each axis the element it comes from; `None` for the constant.
+    sources: Vec<Vec<Option<usize>>>,
+    /// Of the argument, in elements.
+    strides: Vec<usize>,
+    /// The constant's bytes.
+    value: Vec<u8>,
+}
+
+impl Kernel for Pad {
+    fn run(
+        &self,
+        cx: &mut RunCx<'_>,
+        ins: &[&[u8]],
+        outs: &mut [&mut [u8]],
+    ) -> Result<(), OpError> {
+        let size = self.value.len();
+        let Some((last, outer)) = self.sources.split_last() else {
+            outs[0].copy_from_slice(ins[0]);
+            return Ok(());
+        };
+        // The stretch in the middle that is a copy, between what is looked up one by one.
+        let first = last.iter().position(|&s| s == Some(0)).unwrap_or(last.len());
+        let run = last[first..].iter().enumerate().take_while(|&(i, &s)| s == Some(i)).count();
+        for_each_chunk(cx.pool, &mut *outs[0], last.len() * size, |mut row, out| {
+            let mut at = Some(0);
+            for (sources, stride) in outer.iter().zip(&self.strides).rev() {
+                let source = sources[row % sources.len()];
+                row /= sources.len();
+                at = at.zip(source).map(|(at, s)| at + s * stride);
+            }
+            let Some(at) = at else {
+                out.chunks_exact_mut(size).for_each(|o| o.copy_from_slice(&self.value));
+                return;
+            };
+            let x = &ins[0][at * size..];
+            out[first * size..][..run * size].copy_from_slice(&x[..run * size]);
+            for (i, source) in last.iter().enumerate() {
+                if (first..first + run).contains(&i) {
+                    continue;
+                }
+                let from = source.map_or(&self.value[..], |s| &x[s * size..][..size]);
+                out[i * size..][..size].copy_from_slice(from);
+            }
+        });
+        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Walking through tensors by strides, in elements.
+//! Walking through tensors by strides, in elements; a step back is a stride that wraps around.
 
 use crate::op_cx::Bind;
 
@@ -37,10 +37,9 @@ pub(crate) fn collapse<const N: usize>(
             continue;
         }
         let joins = !out.is_empty()
-            && strides
-                .iter()
-                .zip(&kept)
-                .all(|(s, k): (_, &Vec<usize>)| k[k.len() - 1] == s[axis] * shape[axis]);
+            && strides.iter().zip(&kept).all(|(s, k): (_, &Vec<usize>)| {
+                k[k.len() - 1] == s[axis].wrapping_mul(shape[axis])
+            });
         if joins {
             let last = out.len() - 1;
             out[last] *= shape[axis];
@@ -97,11 +96,19 @@ impl Walk {
         super::for_each_chunk(pool, out, row * size, |mut r, out| {
             let mut at = self.start;
             for axis in (0..last).rev() {
-                at += r % self.shape[axis] * self.strides[axis];
+                at = at.wrapping_add((r % self.shape[axis]).wrapping_mul(self.strides[axis]));
                 r /= self.shape[axis];
+            }
+            if (step as isize) < 0 {
+                for (k, o) in out.chunks_exact_mut(size).enumerate() {
+                    let at = at.wrapping_add(k.wrapping_mul(step));
+                    o.copy_from_slice(&x[at * size..][..size]);
+                }
+                return;
             }
             let x = &x[at * size..];
             match (step, size) {
+                (0, _) => out.chunks_exact_mut(size).for_each(|o| o.copy_from_slice(&x[..size])),
                 (1, _) => out.copy_from_slice(&x[..row * size]),
                 (_, 2) => spread::<2>(x, step, out),
                 (_, 4) => spread::<4>(x, step, out),

@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod cases;
+mod coreml;
 mod edges;
 mod errors;
+mod shapes;
 mod tiny;
 mod transformer;

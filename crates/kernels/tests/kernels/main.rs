@@ -3,5 +3,6 @@
 
 mod attention;
 mod common;
+mod conv;
 mod matmul;
 mod rows;

@@ -1,6 +1,6 @@
 //! Convolution over one, two or three spatial axes.
 
-use super::windows::{Axis, Windows, sizes, spatial};
+use super::windows::{Axis, Windows, sizes};
 use super::{Domain, OpDef, OpView, Param, elements};
 use crate::eval::{Array, Data, EvalCx, Value};
 use crate::{Dim, OpError, TensorType, Type};
@@ -113,7 +113,7 @@ fn convolve(
         return Err(mismatch());
     }
     let (mut spatial, sizes) =
-        spatial(windows, &x.shape[2..], &weight.shape[2..]).ok_or_else(mismatch)?;
+        windows.spatial(&x.shape[2..], &weight.shape[2..]).ok_or_else(mismatch)?;
     // An axis of one element is no axis: the inner loop is to run along a long one.
     while spatial[2].is_one() && !spatial[..2].iter().all(Axis::is_one) {
         spatial.rotate_right(1);

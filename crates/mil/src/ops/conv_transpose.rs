@@ -1,7 +1,7 @@
 //! Transposed convolution over one, two or three spatial axes.
 
 use super::conv::groups;
-use super::windows::{Axis, Windows, sizes, spatial};
+use super::windows::{Axis, Windows, sizes};
 use super::{Domain, OpDef, OpView, Param, elements};
 use crate::eval::{Array, Data, EvalCx, Value, bounded};
 use crate::{Dim, OpError, TensorType, Type};
@@ -131,7 +131,7 @@ impl OpDef for ConvTranspose {
         }
         let sizes = result_sizes(&cx.op, &windows, &x.shape[2..], kernels)?;
         let sizes = sizes.ok_or_else(mismatch)?;
-        let (spatial, convolved) = spatial(&windows, &sizes, kernels).ok_or_else(mismatch)?;
+        let (spatial, convolved) = windows.spatial(&sizes, kernels).ok_or_else(mismatch)?;
         if convolved != x.shape[2..] {
             return Err(OpError::invalid(format!(
                 "a result of sizes {sizes:?} does not convolve to {:?}",

@@ -45,6 +45,7 @@ mod windows;
 
 pub use shapes::broadcast;
 pub use view::OpView;
+pub use windows::{Axis as WindowAxis, Windows};
 
 /// Builds [`OpKind`] and the catalogue from one list, so that a kind without a definition does not
 /// compile.

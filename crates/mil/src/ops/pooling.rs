@@ -1,6 +1,6 @@
 //! Pooling over one, two or three spatial axes.
 
-use super::windows::{Windows, sizes, spatial};
+use super::windows::{Windows, sizes};
 use super::{Domain, OpDef, OpView, Param, elements};
 use crate::eval::{Array, Data, EvalCx, Value};
 use crate::{Dim, OpError, TensorType, Type};
@@ -43,7 +43,8 @@ fn pool(
     let x = cx.array("x")?;
     let axes = x.shape.len().saturating_sub(2);
     let (windows, kernels) = (Windows::of(&cx.op, axes)?, kernels(&cx.op, axes)?);
-    let ([d, h, w], sizes) = spatial(&windows, x.shape.get(2..).unwrap_or(&[]), &kernels)
+    let ([d, h, w], sizes) = windows
+        .spatial(x.shape.get(2..).unwrap_or(&[]), &kernels)
         .filter(|_| axes > 0)
         .ok_or_else(|| {
             OpError::invalid(format!("windows of {kernels:?} do not fit x {:?}", x.shape))

@@ -3,8 +3,8 @@
 use super::OpView;
 use crate::OpError;
 
-/// The constant options, by spatial axis.
-pub(super) struct Windows {
+/// The constant options of a convolution or pooling, by spatial axis.
+pub struct Windows {
     pub(super) strides: Vec<usize>,
     pub(super) dilations: Vec<usize>,
     pub(super) pad: Vec<[usize; 2]>,
@@ -34,8 +34,12 @@ pub(super) fn sizes(
 }
 
 impl Windows {
-    /// The options `strides`, `dilations`, `pad`, `pad_type` and `ceil_mode` of `op`.
-    pub(super) fn of(op: &OpView<'_>, axes: usize) -> Result<Self, OpError> {
+    /// The options `strides`, `dilations`, `pad`, `pad_type` and `ceil_mode` of `op`, whose argument has
+    /// `axes` spatial axes.
+    ///
+    /// # Errors
+    /// When one is not constant or does not fit.
+    pub fn of(op: &OpView<'_>, axes: usize) -> Result<Self, OpError> {
         let pad = sizes(op, "pad", 2 * axes, 0, 0)?.as_chunks::<2>().0.to_vec();
         let pad_type = op.str("pad_type")?.unwrap_or("valid").to_owned();
         if !["valid", "custom", "same", "same_lower"].contains(&&*pad_type) {
@@ -84,6 +88,20 @@ impl Windows {
         Some(Axis { size, kernel, out, before, after, stride, dilation })
     }
 
+    /// Three spatial axes, the missing ones in front single, and the sizes of the results; `None` if
+    /// one does not fit.
+    pub fn spatial(&self, sizes: &[usize], kernels: &[usize]) -> Option<([Axis; 3], Vec<usize>)> {
+        let first = 3usize.checked_sub(sizes.len())?;
+        if [kernels.len(), self.strides.len()] != [sizes.len(); 2] {
+            return None;
+        }
+        let mut axes = [Axis::SINGLE; 3];
+        for (i, (&size, &kernel)) in sizes.iter().zip(kernels).enumerate() {
+            axes[first + i] = self.axis(i, size, kernel)?;
+        }
+        Some((axes, axes[first..].iter().map(|a| a.out).collect()))
+    }
+
     /// Whether windows of `kernel` elements leave the axis, whatever its size, as it is.
     pub(super) fn keeps(&self, axis: usize, kernel: usize) -> bool {
         let padded = self.pad_type == "custom" && self.pad[axis] != [0, 0];
@@ -92,20 +110,22 @@ impl Windows {
 }
 
 /// One spatial axis: window `o` has the elements `o * stride + k * dilation - before`.
-#[derive(Clone, Copy)]
-pub(super) struct Axis {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Axis {
     /// Elements.
-    pub(super) size: usize,
+    pub size: usize,
     /// Elements of a window.
-    pub(super) kernel: usize,
+    pub kernel: usize,
     /// Windows.
-    pub(super) out: usize,
+    pub out: usize,
     /// Padding in front.
-    pub(super) before: usize,
+    pub before: usize,
     /// Padding behind.
-    pub(super) after: usize,
-    pub(super) stride: usize,
-    pub(super) dilation: usize,
+    pub after: usize,
+    /// Distance of neighbouring windows.
+    pub stride: usize,
+    /// Distance of a window's elements.
+    pub dilation: usize,
 }
 
 impl Axis {
@@ -134,25 +154,10 @@ impl Axis {
 
     /// The elements of window `o`, and how many places of the window are elements or padding: a
     /// last window that is not full can reach beyond both. For windows without dilation.
-    pub(super) fn window(&self, o: usize) -> (std::ops::Range<usize>, usize) {
+    pub fn window(&self, o: usize) -> (std::ops::Range<usize>, usize) {
         let start = o * self.stride;
         let end = (start + self.kernel).min(self.before + self.size + self.after);
         let element = |at: usize| at.saturating_sub(self.before).min(self.size);
         (element(start)..element(end), end.saturating_sub(start))
     }
-}
-
-/// Three spatial axes, the missing ones in front single, and the sizes of the results; `None` if
-/// one does not fit.
-pub(super) fn spatial(
-    windows: &Windows,
-    sizes: &[usize],
-    kernels: &[usize],
-) -> Option<([Axis; 3], Vec<usize>)> {
-    let first = 3usize.checked_sub(sizes.len())?;
-    let mut axes = [Axis::SINGLE; 3];
-    for (i, (&size, &kernel)) in sizes.iter().zip(kernels).enumerate() {
-        axes[first + i] = windows.axis(i, size, kernel)?;
-    }
-    Some((axes, axes[first..].iter().map(|a| a.out).collect()))
 }

@@ -3,11 +3,13 @@
 use crate::Case;
 
 mod llm;
+mod networks;
 mod plain;
 
 /// All cases.
 pub fn cases() -> Vec<Case> {
     let mut cases = plain::cases();
+    cases.extend(networks::cases());
     cases.extend(llm::cases());
     cases
 }
