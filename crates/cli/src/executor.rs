@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use cpu::CpuBackend;
 use exec::{Backend, Fallback, Runnable, State, Tensors};
@@ -121,7 +121,7 @@ impl Device {
                     definitions.join(" and ")
                 );
                 if let Some(reason) = reason {
-                    anyhow::bail!("{reason}, which only --device interpreter gives");
+                    bail!("{reason}, which only --device interpreter gives");
                 }
                 Ok(Device::Cpu)
             }

@@ -4,6 +4,7 @@
 
 mod commands;
 mod environment;
+mod executor;
 mod failure;
 mod interrupt;
 mod loading;

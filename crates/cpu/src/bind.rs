@@ -118,6 +118,7 @@ pub(crate) fn bind(cx: &mut OpCx<'_>) -> Bind<Binding> {
         Concat | Stack => return layout::concat(cx),
         Gather => return layout::gather(cx),
 
+        Shape => return layout::shape(cx),
         Tile => return layout::tile(cx),
         Reverse => return layout::reverse(cx),
         Pad => return layout::pad(cx),
@@ -144,7 +145,7 @@ pub(crate) fn bind(cx: &mut OpCx<'_>) -> Bind<Binding> {
         | Quantize | Dequantize | Cond | WhileLoop | Classify
         | MakeList | ListLength | ListWrite | ListRead | ListGather | ListScatter
         | ConvTranspose
-        | GatherAlongAxis | Shape | Fill | Range1d | Topk => {
+        | GatherAlongAxis | Fill | Range1d | Topk => {
             Err("no native kernel".into())
         }
     };

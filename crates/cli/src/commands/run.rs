@@ -1,4 +1,4 @@
-//! `rigel run`: runs a function of a Core ML program by the reference interpreter.
+//! `rigel run`: runs a function of a Core ML program, natively or by the reference interpreter.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,7 +17,8 @@ use mil::{Program, ValueId};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::output;
+use crate::executor::{self, Device, Left, OnCpu};
+use crate::{environment, output};
 
 /// Rows of which the largest element is shown.
 const ROWS: usize = 8;
@@ -40,9 +41,13 @@ pub(crate) struct Run {
     /// How many times to run it
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
-    /// How results are rounded
-    #[arg(long, value_enum, default_value_t = Rounding::F32)]
-    arithmetic: Rounding,
+    /// What computes; by default the interpreter where --arithmetic, --dump-ops or --locate-nan ask for what only
+    /// it has, or an output is no tensor of numbers, and otherwise the CPU
+    #[arg(long, value_enum)]
+    device: Option<Device>,
+    /// How the interpreter rounds results, f32 by default; the CPU's way is fp16
+    #[arg(long, value_enum)]
+    arithmetic: Option<Rounding>,
     /// Write the outputs here, by name; of several steps along a new first axis
     #[arg(long, value_name = "FILE.npz")]
     output: Option<PathBuf>,
@@ -59,8 +64,9 @@ pub(crate) struct Run {
     /// Seed of random inputs
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Print a JSON object: function, arithmetic, steps (of each the outputs: name, type, min, max, mean, nan,
-    /// infinite, first, argmax), and with --locate-nan origin
+    /// Print a JSON object: function, device, arithmetic, steps (of each the outputs: name, type, min, max, mean,
+    /// nan, infinite, first, argmax), of the CPU fallbacks (operations left to the interpreter: operation, count,
+    /// reason), and with --locate-nan origin
     #[arg(long)]
     json: bool,
 }
@@ -114,8 +120,13 @@ impl Run {
         } else {
             package.program.specialize_function(name, &inputs.sizes)?
         };
+        let function = program.functions.get(name).context("the function to run")?;
+        let device = Device::choose(self.device, &self.definitions(), function)?;
+        if device == Device::Cpu {
+            return self.on_cpu(&program, name, &mut inputs);
+        }
         let mut states = eval::new_states(&program, name)?;
-        let arithmetic = Arithmetic::from(self.arithmetic);
+        let arithmetic = Arithmetic::from(self.rounding(device));
         let mut dump = self.dump_ops.as_ref().map(|_| Archive::new(arithmetic));
         let (mut origin, mut all) = (None, Vec::new());
         for step in 0..steps {
@@ -133,7 +144,49 @@ impl Run {
         }
         let shown: Vec<Vec<Shown>> =
             all.iter().map(|step| step.iter().map(|o| self.shown(o)).collect()).collect();
-        self.report(name, &shown, origin.as_ref())
+        self.report(name, &shown, (device, &[]), origin.as_ref())
+    }
+
+    /// The options given that say how the interpreter is to compute or what of it is to be seen.
+    fn definitions(&self) -> Vec<&'static str> {
+        let mut given = Vec::new();
+        match self.arithmetic {
+            Some(Rounding::Exact) => given.push("--arithmetic exact"),
+            Some(Rounding::F32) => given.push("--arithmetic f32"),
+            // Which is what the CPU does, but for the last bit.
+            Some(Rounding::Fp16) if self.device.is_none() => given.push("--arithmetic fp16"),
+            Some(Rounding::Fp16) | None => {}
+        }
+        if self.dump_ops.is_some() {
+            given.push("--dump-ops");
+        }
+        if self.locate_nan {
+            given.push("--locate-nan");
+        }
+        given
+    }
+
+    /// How results are rounded.
+    fn rounding(&self, device: Device) -> Rounding {
+        match device {
+            Device::Cpu => Rounding::Fp16,
+            Device::Interpreter => self.arithmetic.unwrap_or(Rounding::F32),
+        }
+    }
+
+    /// Runs all steps by native kernels.
+    fn on_cpu(&self, program: &Program, name: &str, inputs: &mut Inputs) -> Result<()> {
+        let mut cpu = OnCpu::new(program, environment::threads())?;
+        let mut all = Vec::new();
+        for step in 0..self.steps as usize {
+            all.push(cpu.step((program, name), &inputs.step(step))?);
+        }
+        if let Some(path) = &self.output {
+            save(&all, Arithmetic::Fp16)?.save(path)?;
+        }
+        let shown: Vec<Vec<Shown>> =
+            all.iter().map(|step| step.iter().map(|o| self.shown(o)).collect()).collect();
+        self.report(name, &shown, (Device::Cpu, &cpu.left(name)), None)
     }
 
     /// The outputs of one step, and with `--locate-nan` where numbers ended.
@@ -158,7 +211,7 @@ impl Run {
                 made.insert(function.values[v].name.clone(), array.clone());
             }
         };
-        let arithmetic = self.arithmetic.into();
+        let arithmetic = self.rounding(Device::Interpreter).into();
         let out = eval::run_observed(program, name, arithmetic, given, states, &mut observe)?;
         if let Some(dump) = dump {
             for (name, array) in &made {
@@ -176,10 +229,24 @@ impl Run {
         Shown { name: name.clone(), ty, summary: summary(array), argmax }
     }
 
-    fn report(&self, name: &str, steps: &[Vec<Shown>], origin: Option<&Origin>) -> Result<()> {
+    fn report(
+        &self,
+        name: &str,
+        steps: &[Vec<Shown>],
+        (device, left): (Device, &[Left]),
+        origin: Option<&Origin>,
+    ) -> Result<()> {
         if self.json {
-            let mut value =
-                json!({ "function": name, "arithmetic": self.arithmetic, "steps": steps });
+            let arithmetic = self.rounding(device);
+            let mut value = json!({
+                "function": name,
+                "device": device,
+                "arithmetic": arithmetic,
+                "steps": steps,
+            });
+            if device == Device::Cpu {
+                value["fallbacks"] = json!(left);
+            }
             if self.locate_nan {
                 value["origin"] = json!(origin);
             }
@@ -192,6 +259,9 @@ impl Run {
             for o in outputs {
                 output::line(&listing(o))?;
             }
+        }
+        if device == Device::Cpu {
+            return output::line(&format!("on the CPU: {}", executor::summary(left)));
         }
         match origin {
             Some(o) => output::line(&format!(

@@ -54,7 +54,8 @@ fn check_recorded(name: &str, inputs: &[&str], arithmetic: &str, tolerance: f32)
     let (package, recorded) =
         (artefact(&format!("{name}.mlpackage")), artefact(&format!("{name}.io.npz")));
     let mut arguments = vec!["run".to_owned(), package, "--json".into(), "--output".into()];
-    arguments.extend([out.to_str().unwrap().to_owned(), "--arithmetic".into(), arithmetic.into()]);
+    let how = if arithmetic == "cpu" { "--device" } else { "--arithmetic" };
+    arguments.extend([out.to_str().unwrap().to_owned(), how.into(), arithmetic.into()]);
     for (i, input) in inputs.iter().enumerate() {
         arguments.extend(["--input".to_owned(), format!("{input}={recorded}:in{i}")]);
     }
@@ -63,6 +64,66 @@ fn check_recorded(name: &str, inputs: &[&str], arithmetic: &str, tolerance: f32)
     let output = shown["steps"][0][0]["name"].as_str().unwrap();
     assert_close(&floats(&out, output), &floats(&recorded, "out0"), tolerance);
     outcome
+}
+
+/// Models of all kinds with their inputs in PyTorch's order, by native kernels: as near to PyTorch in
+/// single precision as half precision is.
+#[test]
+fn the_cpu_gives_the_outputs_of_the_source() {
+    let all: [(&str, &[&str], f32); 12] = [
+        ("mlp_fp32", &["x"], 1e-5),
+        ("mlp_ios15", &["x"], 8e-4),
+        ("mlp_ios16", &["x"], 8e-4),
+        ("mlp_range", &["x"], 8e-4),
+        ("pal8_pertensor_ios18", &["x"], 8e-3),
+        ("int8_block64", &["x"], 8e-3),
+        ("uint8_perchannel_asym_ios16", &["x"], 8e-3),
+        ("llama_gqa_ios18", &["x", "cos", "sin", "mask"], 6e-3),
+        ("ane_block_ios16", &["x", "mask"], 4e-3),
+        ("ane_block_ios18", &["x", "mask"], 4e-3),
+        ("sdpa_ios18", &["q", "k", "v", "m"], 3e-3),
+        ("lstm_ios17", &["x"], 4.6e-4),
+    ];
+    for (name, inputs, tolerance) in all {
+        let shown = json(&check_recorded(name, inputs, "cpu", tolerance));
+        assert_eq!((&shown["device"], &shown["arithmetic"]), (&"cpu".into(), &"fp16".into()));
+        let left: Vec<_> =
+            shown["fallbacks"].as_array().unwrap().iter().map(|f| &f["operation"]).collect();
+        let expected: &[&str] = if name == "lstm_ios17" { &["lstm"] } else { &[] };
+        assert_eq!(left, expected, "{name}");
+    }
+}
+
+#[test]
+fn the_device_follows_from_what_is_asked_for() {
+    let run = |name: &str, input: &str, more: &[&str]| {
+        let package = artefact(&format!("{name}.mlpackage"));
+        let arguments = ["run", &package, "--input", input].into_iter();
+        rigel(arguments.chain(more.iter().copied()))
+    };
+    let device = |more: &[&str]| {
+        let all = [&["--json"], more].concat();
+        json(&run("mlp_ios16", "x=random", &all))["device"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(device(&[]), "cpu");
+    assert_eq!(device(&["--device=cpu", "--arithmetic=fp16"]), "cpu");
+    for more in [&["--arithmetic=exact"][..], &["--arithmetic=fp16"], &["--locate-nan"]] {
+        assert_eq!(device(more), "interpreter", "{more:?}");
+    }
+    let classifier = json(&run("convnet_image_classifier", "image=random", &["--json"]));
+    assert_eq!(classifier["device"], "interpreter");
+    assert_fails(
+        &run("convnet_image_classifier", "image=random", &["--device=cpu"]),
+        &["output", "dict", "--device interpreter"],
+    );
+    assert_fails(
+        &run("mlp_ios16", "x=random", &["--device=cpu", "--arithmetic=f32", "--locate-nan"]),
+        &["--arithmetic f32 and --locate-nan", "interpreter", "--device cpu"],
+    );
+    let text = run("lstm_ios17", "x=random", &[]).out;
+    assert!(text.contains("left to the interpreter: 1 x lstm (no native kernel)"), "{text}");
+    let text = run("mlp_ios16", "x=random", &[]).out;
+    assert!(text.contains("on the CPU: all operations ran natively"), "{text}");
 }
 
 #[test]
@@ -111,14 +172,17 @@ fn states_are_kept_over_steps() {
     let out = path("out.npz");
     let package = artefact("gpt2_stateful.mlpackage");
     let output = format!("--output={}", out.display());
-    let arguments = ["run", &package, "--steps=5", "--json", "--argmax", &output];
-    let shown = json(&rigel(arguments.into_iter().chain(inputs.iter().map(String::as_str))));
-    let expected = floats(&recorded, "logits");
-    let name = shown["steps"][0][0]["name"].as_str().unwrap();
-    assert_close(&floats(&out, name), &expected, 1.2e-3);
-    for (step, row) in expected.1.chunks(256).enumerate() {
-        let best = (0..256).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
-        assert_eq!(shown["steps"][step][0]["argmax"][0]["index"], best, "step {step}");
+    for (device, tolerance) in [("interpreter", 1.2e-3), ("cpu", 2.5e-3)] {
+        let arguments = ["run", &package, "--steps=5", "--json", "--argmax", &output];
+        let arguments = arguments.into_iter().chain(["--device", device]);
+        let shown = json(&rigel(arguments.chain(inputs.iter().map(String::as_str))));
+        let expected = floats(&recorded, "logits");
+        let name = shown["steps"][0][0]["name"].as_str().unwrap();
+        assert_close(&floats(&out, name), &expected, tolerance);
+        for (step, row) in expected.1.chunks(256).enumerate() {
+            let best = (0..256).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
+            assert_eq!(shown["steps"][step][0]["argmax"][0]["index"], best, "step {step}");
+        }
     }
 }
 

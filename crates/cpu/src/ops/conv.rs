@@ -10,7 +10,13 @@ use crate::op_cx::{Bind, OpCx};
 /// The spatial axes of `x` `[n, C, d...]` under kernels of these sizes, as MIL counts them.
 fn windows(cx: &OpCx<'_>, sizes: &[usize], kernels: &[usize]) -> Bind<[WindowAxis; 3]> {
     let windows = Windows::of(&cx.view, sizes.len())?;
-    Ok(windows.spatial(sizes, kernels).ok_or("windows that do not fit")?.0)
+    let (mut axes, _) = windows.spatial(sizes, kernels).ok_or("windows that do not fit")?;
+    // An axis of one element is no axis: loops are to run along a long one.
+    let single = |a: &WindowAxis| [a.size, a.kernel, a.out] == [1; 3];
+    while single(&axes[2]) && !axes[..2].iter().all(single) {
+        axes.rotate_right(1);
+    }
+    Ok(axes)
 }
 
 fn axis(a: WindowAxis) -> Axis {

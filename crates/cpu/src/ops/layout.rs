@@ -1,7 +1,7 @@
 //! Operations that move elements: transpose, slices, split, concat, gather, tile, reverse, pad.
 
 use mil::{OpError, OpKind, Opset};
-use tensor::DType;
+use tensor::{DType, Tensor};
 
 use super::for_each_chunk;
 use super::numbers::{integers_of, is_native_int};
@@ -95,6 +95,19 @@ pub(crate) fn slice(cx: &mut OpCx<'_>) -> Bind<Binding> {
     }
     let walk = Walk::new(start, &shape, strides, element(x.dtype)?)?;
     walks(x, vec![walk])
+}
+
+/// Binds `shape`, which is known as soon as the sizes are.
+pub(crate) fn shape(cx: &mut OpCx<'_>) -> Bind<Binding> {
+    let x = cx.get("x")?;
+    let sizes: Vec<i32> = x
+        .shape
+        .iter()
+        .map(|&n| i32::try_from(n))
+        .collect::<Result<_, _>>()
+        .map_err(|e| e.to_string())?;
+    let tensor = Tensor::from_slice(&[sizes.len()], &sizes).map_err(|e| e.to_string())?;
+    Ok(Binding::Constants(vec![tensor]))
 }
 
 /// Binds `split`.
