@@ -97,8 +97,8 @@ pub(crate) enum Binding {
         /// Offset of each result in it.
         offsets: Vec<usize>,
     },
-    /// Not at all: the results are these constants.
-    Constants(Vec<Tensor>),
+    /// Not at all: the results are these constants, of which nothing reads those that are missing.
+    Constants(Vec<Option<Tensor>>),
 }
 
 /// A kernel with its operands.

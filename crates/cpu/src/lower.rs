@@ -229,8 +229,8 @@ impl<'a> Lowering<'a> {
                 Ok(Binding::Constants(tensors)) => {
                     let results = self.function.ops[id].outputs.iter().copied().zip(tensors);
                     for (v, tensor) in results {
-                        let slot = self.memory.constant(tensor);
-                        self.slots.insert(v, slot);
+                        let slot = tensor.map(|t| self.memory.constant(t));
+                        self.slots.extend(slot.map(|slot| (v, slot)));
                     }
                     Ok(())
                 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use mil::eval::{self, Arithmetic, States};
+use mil::eval::{self, Arithmetic, States, Value};
 use mil::{
     Arg, Literal, OpError, OpId, OpKind, OpView, Operation, Program, TensorType, Type, ValueDef,
 };
@@ -42,7 +42,7 @@ pub(crate) struct Constants {
     /// The original is kept, so that its address stays its own.
     converted: HashMap<(usize, usize, DType), (Tensor, Tensor)>,
     /// Decompressed weights, by operation and where its arguments lie, which are kept too.
-    decompressed: HashMap<(OpKind, Vec<(usize, usize)>), (Vec<Tensor>, Vec<Tensor>)>,
+    decompressed: HashMap<(OpKind, Vec<(usize, usize)>), (Vec<Tensor>, Vec<Option<Tensor>>)>,
 }
 
 impl Constants {
@@ -191,45 +191,61 @@ impl<'a> OpCx<'a> {
         self.maker(arg).filter(|&(id, _)| decompresses(self.view.function.ops[id].kind))
     }
 
-    /// What operation `id` makes of compressed weights, each time anew by the reference evaluation
-    /// but kept with what it was made from.
-    pub(crate) fn decompressed(&mut self, id: OpId) -> Bind<Vec<Tensor>> {
+    /// What operation `id` makes of compressed weights, by the reference evaluation, once; `None` for
+    /// what no kernel reads, such as a mask of bits.
+    pub(crate) fn decompressed(&mut self, id: OpId) -> Bind<Vec<Option<Tensor>>> {
         let function = self.view.function;
         let op = &function.ops[id];
-        let (mut sources, mut given) = (Vec::new(), Vec::new());
-        for arg in op.args.iter().flatten() {
-            if let Some(literal) = function.const_arg(arg) {
-                sources.extend(literal.resolve(self.view.weights).cloned());
-                continue;
-            }
-            // One may decompress what another made.
-            let (Arg::Value(v), Some((inner, result))) = (arg, self.decompressing(arg)) else {
-                return Err("an argument that is not a constant".into());
-            };
-            let made = self.decompressed(inner)?.swap_remove(result);
-            given.push((*v, eval::Array::from_tensor(&made)?.into()));
-            sources.push(made);
-        }
+        let mut sources = Vec::new();
+        self.sources(id, &mut sources)?;
         let place = |t: &Tensor| (t.bytes().as_ptr().addr(), t.bytes().len());
         let key = (op.kind, sources.iter().map(place).collect::<Vec<_>>());
         let types = || op.outputs.iter().map(|&v| function.ty(v));
         if let Some((_, made)) = self.constants.decompressed.get(&key)
-            && types().zip(made).all(|(ty, t)| ty.compatible(&type_of(t)))
+            && types()
+                .zip(made)
+                .all(|(ty, t)| t.as_ref().is_none_or(|t| ty.compatible(&type_of(t))))
         {
             return Ok(made.clone());
         }
-        let (program, name) = self.program;
-        let values = eval::run_op(program, name, id, Arithmetic::Fp16, given, &mut States::new());
-        let values = values.map_err(|e| Reason(e.to_string()))?;
-        let made = values.iter().map(|v| v.array()?.to_tensor());
-        let made = made.collect::<Result<Vec<_>, OpError>>()?;
+        let made: Vec<Option<Tensor>> = self
+            .evaluated(id)?
+            .iter()
+            .map(|v| v.array().and_then(|a| a.to_tensor()).ok())
+            .collect();
         self.constants.decompressed.insert(key, (sources, made.clone()));
         Ok(made)
     }
 
+    /// The constants that operation `id` and those that make its arguments read.
+    fn sources(&self, id: OpId, sources: &mut Vec<Tensor>) -> Bind<()> {
+        for arg in self.view.function.ops[id].args.iter().flatten() {
+            match (self.view.function.const_arg(arg), self.decompressing(arg)) {
+                (Some(literal), _) => sources.extend(literal.resolve(self.view.weights).cloned()),
+                (None, Some((inner, _))) => self.sources(inner, sources)?,
+                (None, None) => return Err("an argument that is not a constant".into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The values that operation `id` makes; one may decompress what another made.
+    fn evaluated(&self, id: OpId) -> Bind<Vec<Value>> {
+        let mut given = Vec::new();
+        for arg in self.view.function.ops[id].args.iter().flatten() {
+            if let (Arg::Value(v), Some((inner, result))) = (arg, self.decompressing(arg)) {
+                given.push((*v, self.evaluated(inner)?.swap_remove(result)));
+            }
+        }
+        let (program, name) = self.program;
+        let values = eval::run_op(program, name, id, Arithmetic::Fp16, given, &mut States::new());
+        values.map_err(|e| Reason(e.to_string()))
+    }
+
     fn operand(&mut self, arg: &'a Arg) -> Bind<Operand> {
         if let Some((id, result)) = self.decompressing(arg) {
-            return Ok(Operand::constant(self.decompressed(id)?.swap_remove(result)));
+            let made = self.decompressed(id)?.swap_remove(result);
+            return Ok(Operand::constant(made.ok_or("a weight of a type that no kernel reads")?));
         }
         if let Some(literal) = self.view.function.const_arg(arg) {
             return Ok(Operand::constant(self.resolve(literal)?));

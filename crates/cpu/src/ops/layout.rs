@@ -107,7 +107,7 @@ pub(crate) fn shape(cx: &mut OpCx<'_>) -> Bind<Binding> {
         .collect::<Result<_, _>>()
         .map_err(|e| e.to_string())?;
     let tensor = Tensor::from_slice(&[sizes.len()], &sizes).map_err(|e| e.to_string())?;
-    Ok(Binding::Constants(vec![tensor]))
+    Ok(Binding::Constants(vec![Some(tensor)]))
 }
 
 /// Binds `split`.
