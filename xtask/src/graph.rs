@@ -23,8 +23,14 @@ const TABLE: &[Row] = &[
     Row { name: "ane-port", may_use: &["exec"], tests_may_use: &["mil", "mini-objc", "tensor"] },
     row("import", &["mil", "tensor"]),
     row("ane-model", &["mil", "tensor"]),
-    Row { name: "passes", may_use: &["mil", "tensor"], tests_may_use: &["exec"] },
+    Row { name: "passes", may_use: &["mil", "ane-model", "tensor"], tests_may_use: &["exec"] },
     row("cpu", &["mil", "exec", "kernels", "passes", "tensor"]),
+    row("ane-emu", &["mil", "exec", "ane-model", "tensor"]),
+    Row {
+        name: "ane-driver",
+        may_use: &["mil", "exec", "ane-model", "passes", "tensor"],
+        tests_may_use: &["ane-emu", "cpu", "llm"],
+    },
     row("llm", &["mil", "exec", "import", "tensor"]),
     Row {
         name: "export",
@@ -33,7 +39,13 @@ const TABLE: &[Row] = &[
     },
     row("hub", &[]),
     row("analysis", &["mil", "exec", "tensor"]),
-    row("cli", &["tensor", "mil", "exec", "import", "passes", "cpu", "llm", "export", "hub", "analysis"]),
+    row(
+        "cli",
+        &[
+            "tensor", "mil", "exec", "import", "passes", "cpu", "llm", "export", "hub", "analysis",
+            "ane-model", "ane-emu", "ane-driver", "ane-port",
+        ],
+    ),
     row("mini-objc", &[]),
     row("testkit", &["mil", "exec", "tensor"]),
     row("xtask", &[]),

@@ -200,7 +200,7 @@ impl std::fmt::Display for Verb {
 
 /// What the framework said when a verb failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{verb}: {message}")]
+#[error("{verb}: {message}{}", said(.reason))]
 pub struct PortError {
     /// Which verb.
     pub verb: Verb,
@@ -208,4 +208,10 @@ pub struct PortError {
     pub status: Option<i64>,
     /// The error's own words.
     pub message: String,
+    /// What an emulated engine knows and the real one does not say.
+    pub reason: Option<String>,
+}
+
+fn said(reason: &Option<String>) -> String {
+    reason.as_ref().map_or_else(String::new, |r| format!(" ({r})"))
 }

@@ -1,5 +1,6 @@
 //! State: memory that outlives a run, such as a key-value cache.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 
 use mil::{Function, Program, TensorType};
@@ -11,6 +12,8 @@ use crate::{ExecError, Result};
 pub struct State {
     index: BTreeMap<String, usize>,
     buffers: Vec<StateBuffer>,
+    /// What a device keeps of it, which may be newer than the buffers.
+    device: Option<Box<dyn Any + Send>>,
 }
 
 /// The memory of one state.
@@ -55,7 +58,17 @@ impl State {
                 Ok(StateBuffer { dtype: ty.dtype, shape, data })
             })
             .collect::<Result<_>>()?;
-        Ok(State { index, buffers })
+        Ok(State { index, buffers, device: None })
+    }
+
+    /// Takes what a device left here with [`State::put_device`].
+    pub fn take_device(&mut self) -> Option<Box<dyn Any + Send>> {
+        self.device.take()
+    }
+
+    /// Leaves a device's own memory of these states for its next run.
+    pub fn put_device(&mut self, memory: Box<dyn Any + Send>) {
+        self.device = Some(memory);
     }
 
     /// Checks that there is memory for every state of `function`.

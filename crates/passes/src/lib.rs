@@ -6,6 +6,7 @@
 //! Adding a pass is one file and one line in [`PASSES`].
 
 mod affine;
+pub mod ane;
 mod cast_fusion;
 mod const_dedup;
 mod cse;

@@ -35,7 +35,8 @@ pub enum Arithmetic {
 }
 
 impl Arithmetic {
-    fn round(self, dtype: DType, x: f64) -> f64 {
+    /// `x` as a result of type `dtype` is held.
+    pub fn round(self, dtype: DType, x: f64) -> f64 {
         match (self, dtype) {
             (Arithmetic::Exact, _) | (_, DType::F64) => x,
             (Arithmetic::Fp16, DType::F16) => functions::half(x).to_f64(),

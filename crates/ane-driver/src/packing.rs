@@ -1,0 +1,159 @@
+//! Between host tensors and the packed fp16 data of surfaces.
+
+use exec::{ExecError, Result};
+use half::f16;
+use mil::TensorType;
+use tensor::{DType, Tensor};
+
+fn device(message: impl Into<String>) -> ExecError {
+    ExecError::Device { device: "ane".into(), message: message.into() }
+}
+
+/// The floats of a tensor.
+fn floats(tensor: &Tensor) -> Result<Vec<f64>> {
+    mil::eval::tensor_floats(tensor)
+        .ok_or_else(|| device(format!("{} where the engine takes floats", tensor.dtype())))
+}
+
+/// Writes tokens `[1, T, D]` as `[D, columns]`, columns beyond `T` being 0.
+///
+/// # Errors
+/// When there are more tokens than columns or the surface is too small.
+pub(crate) fn pack_tokens(tensor: &Tensor, columns: usize, surface: &mut [u8]) -> Result<usize> {
+    let values = floats(tensor)?;
+    let tokens = tensor.shape().get(1).copied().unwrap_or(0);
+    let width = values.len() / tokens.max(1);
+    if tokens > columns || surface.len() < width * columns * 2 {
+        return Err(device(format!("{tokens} tokens of {width} in {columns} columns")));
+    }
+    let out = &mut surface[..width * columns * 2];
+    out.fill(0);
+    let (halves, _) = out.as_chunks_mut::<2>();
+    for (t, token) in values.chunks_exact(width.max(1)).enumerate() {
+        for (channel, &x) in token.iter().enumerate() {
+            halves[channel * columns + t] = f16::from_f64(x).to_le_bytes();
+        }
+    }
+    Ok(out.len())
+}
+
+/// Reads the first `tokens` columns of `[D, columns]` as a tensor of type `ty`, whose second axis is
+/// the tokens'.
+///
+/// # Errors
+/// When the type is no float or the surface too small.
+pub(crate) fn unpack_tokens(
+    surface: &[u8],
+    ty: &TensorType,
+    columns: usize,
+    tokens: usize,
+) -> Result<Tensor> {
+    let rest: Option<Vec<usize>> = ty.shape[2..].iter().map(mil::Dim::fixed).collect();
+    let rest = rest.ok_or_else(|| device(format!("{ty} has no fixed width")))?;
+    let width: usize = rest.iter().product();
+    let (halves, _) = surface.as_chunks::<2>();
+    if halves.len() < width * columns {
+        return Err(device(format!("{ty} in a surface of {} bytes", surface.len())));
+    }
+    let at = |i: usize| f16::from_le_bytes(halves[i % width * columns + i / width]);
+    let shape = [&[1, tokens], &rest[..]].concat();
+    let count = tokens * width;
+    let made = match ty.dtype {
+        DType::F16 => Tensor::from_slice(&shape, &(0..count).map(at).collect::<Vec<_>>()),
+        DType::F32 => {
+            Tensor::from_slice(&shape, &(0..count).map(|i| at(i).to_f32()).collect::<Vec<_>>())
+        }
+        other => return Err(device(format!("{other} where the engine gives floats"))),
+    };
+    made.map_err(|e| device(e.to_string()))
+}
+
+/// Writes a tensor's elements in their order as fp16.
+///
+/// # Errors
+/// When it is no float or the surface is too small.
+pub(crate) fn pack_raw(tensor: &Tensor, surface: &mut [u8]) -> Result<usize> {
+    let bytes = tensor.len() * 2;
+    let room = surface.len();
+    let out = surface
+        .get_mut(..bytes)
+        .ok_or_else(|| device(format!("{bytes} bytes in a surface of {room}")))?;
+    if tensor.dtype() == DType::F16 {
+        out.copy_from_slice(tensor.bytes());
+        return Ok(bytes);
+    }
+    for (half, x) in out.as_chunks_mut::<2>().0.iter_mut().zip(floats(tensor)?) {
+        *half = f16::from_f64(x).to_le_bytes();
+    }
+    Ok(bytes)
+}
+
+/// Writes a cache `[1, heads, slots, dim]` of type `dtype` as `[heads, dim, slots]`.
+pub(crate) fn pack_state(data: &[u8], dtype: DType, [heads, dim, slots]: [usize; 3], surface: &mut [u8]) {
+    let (out, _) = surface.as_chunks_mut::<2>();
+    for h in 0..heads {
+        for s in 0..slots {
+            for d in 0..dim {
+                let from = (h * slots + s) * dim + d;
+                out[(h * dim + d) * slots + s] = match dtype {
+                    DType::F32 => {
+                        f16::from_f32(f32::from_le_bytes(data.as_chunks::<4>().0[from])).to_le_bytes()
+                    }
+                    _ => data.as_chunks::<2>().0[from],
+                };
+            }
+        }
+    }
+}
+
+/// The reverse of [`pack_state`].
+pub(crate) fn unpack_state(
+    surface: &[u8],
+    dtype: DType,
+    [heads, dim, slots]: [usize; 3],
+    data: &mut [u8],
+) {
+    let (from, _) = surface.as_chunks::<2>();
+    for h in 0..heads {
+        for s in 0..slots {
+            for d in 0..dim {
+                let half = from[(h * dim + d) * slots + s];
+                let to = (h * slots + s) * dim + d;
+                match dtype {
+                    DType::F32 => {
+                        data.as_chunks_mut::<4>().0[to] = f16::from_le_bytes(half).to_f32().to_le_bytes();
+                    }
+                    _ => data.as_chunks_mut::<2>().0[to] = half,
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_and_caches_come_back() {
+        let values: Vec<f32> = (0..6).map(|i| i as f32 - 2.5).collect();
+        let tokens = Tensor::from_slice(&[1, 2, 3], &values).unwrap();
+        let mut surface = vec![0xff; 3 * 4 * 2 + 10];
+        assert_eq!(pack_tokens(&tokens, 4, &mut surface).unwrap(), 24);
+        // Channel first: the second token's first element follows the first token's.
+        assert_eq!(surface[2..4], f16::from_f32(0.5).to_le_bytes());
+        assert_eq!(surface[4..8], [0; 4]);
+        let ty = TensorType::new(DType::F32, [1usize, 2, 3]);
+        let back = unpack_tokens(&surface, &ty, 4, 2).unwrap();
+        assert_eq!(back.as_slice::<f32>().unwrap(), values);
+        assert!(pack_tokens(&tokens, 1, &mut surface).is_err());
+
+        let cache: Vec<u8> = (0..24).map(|i: u16| f16::from_f32(i.into())).flat_map(f16::to_le_bytes).collect();
+        let mut surface = vec![0; 48];
+        pack_state(&cache, DType::F16, [2, 3, 4], &mut surface);
+        let mut back = vec![0; 48];
+        unpack_state(&surface, DType::F16, [2, 3, 4], &mut back);
+        assert_eq!(back, cache);
+        assert_ne!(surface, cache);
+    }
+}

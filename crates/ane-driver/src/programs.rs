@@ -1,0 +1,279 @@
+//! Programs on the engine: a cache with the engine's limits on compilations and loaded programs.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use ane_model::Chip;
+use exec::port::{MODEL_FILE, MODEL_PATH, Port, PortError, Qos, WeightFile};
+use exec::{ExecError, Result};
+use mil::package::blob::WEIGHTS_PATH;
+use mil::text::{Dialect, print_with_weights};
+use mil::{Literal, Opset, Payload, Program, Type};
+use sha2::{Digest, Sha256};
+
+use crate::stats::Stats;
+
+/// Called when the process has used up its compilations; it may replace the process and not return.
+pub type Exhausted = Arc<dyn Fn() + Send + Sync>;
+
+/// How a program gets other weights.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Update {
+    /// A new program is compiled.
+    Recompile,
+    /// The loaded program's weight file is overwritten, the program unloaded and loaded again. Only
+    /// where [`self_test`](crate::self_test()) says that this has an effect.
+    Delta,
+}
+
+pub(crate) fn device(message: impl Into<String>) -> ExecError {
+    ExecError::Device { device: "ane".into(), message: message.into() }
+}
+
+pub(crate) fn failed(label: &str, e: &PortError) -> ExecError {
+    device(format!("{label}: {e}"))
+}
+
+/// What a program is known by: digests of its text and its weights. Sizes are part of the text; chip
+/// and system are the port's, of which a cache has one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Key([u8; 32], [u8; 32]);
+
+/// A compiled program.
+pub(crate) struct Entry<P: Port> {
+    pub(crate) label: String,
+    pub(crate) model: P::Model,
+    state: Mutex<Residence>,
+    port: Arc<P>,
+}
+
+/// Whether a program is loaded, and when it was last used.
+#[derive(Clone, Copy, Default)]
+struct Residence {
+    loaded: bool,
+    used: u64,
+}
+
+impl<P: Port> Drop for Entry<P> {
+    fn drop(&mut self) {
+        // Nobody is left to tell of an error.
+        if lock(&self.state).loaded {
+            let _ = self.port.unload(&self.model, Qos::default());
+        }
+        let _ = fs::remove_dir_all(self.port.directory(&self.model));
+    }
+}
+
+/// The programs of a port.
+pub(crate) struct Programs<P: Port> {
+    port: Arc<P>,
+    chip: Chip,
+    exhausted: Option<Exhausted>,
+    entries: Mutex<HashMap<Key, Arc<Entry<P>>>>,
+    clock: AtomicUsize,
+    stats: Mutex<Stats>,
+}
+
+/// A panic elsewhere leaves maps and counters as they are, which are valid at every moment.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Numbers programs of this process, so that no two, of no two processes, share a directory.
+static INSTANCES: AtomicUsize = AtomicUsize::new(0);
+
+impl<P: Port> Programs<P> {
+    pub(crate) fn new(port: Arc<P>, chip: Chip, exhausted: Option<Exhausted>) -> Self {
+        Programs {
+            port,
+            chip,
+            exhausted,
+            entries: Mutex::default(),
+            clock: AtomicUsize::new(0),
+            stats: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn port(&self) -> &Arc<P> {
+        &self.port
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        Stats { virtual_time: self.port.virtual_time(), ..*lock(&self.stats) }
+    }
+
+    pub(crate) fn count(&self, change: impl FnOnce(&mut Stats)) {
+        change(&mut lock(&self.stats));
+    }
+
+    /// The compiled form of `program`, from the cache if it is there.
+    ///
+    /// # Errors
+    /// When files cannot be written, the compiler refuses it, or no compilation is left.
+    pub(crate) fn compiled(&self, program: &Program, label: &str) -> Result<Arc<Entry<P>>> {
+        let (text, weights) = printed(program, None)?;
+        let key = Key(Sha256::digest(&text).into(), Sha256::digest(&weights).into());
+        if let Some(entry) = lock(&self.entries).get(&key) {
+            return Ok(entry.clone());
+        }
+        let entry = Arc::new(self.compile(program, label)?);
+        lock(&self.entries).insert(key, entry.clone());
+        Ok(entry)
+    }
+
+    /// Compiles without looking into the cache.
+    pub(crate) fn compile(&self, program: &Program, label: &str) -> Result<Entry<P>> {
+        let budget = self.chip.runtime.compiles.as_ref().map(|f| f.value as usize);
+        let spent = self.port.usage().compilations;
+        if budget.is_some_and(|b| spent >= b) {
+            if let Some(exhausted) = &self.exhausted {
+                exhausted();
+            }
+            return Err(device(format!(
+                "{label}: this process has compiled {spent} programs, which is all it can; start it again"
+            )));
+        }
+        let number = INSTANCES.fetch_add(1, Ordering::Relaxed);
+        let tag = format!("{}-{number}", std::process::id());
+        let (text, weights) = printed(program, Some(&tag))?;
+        let file = WeightFile { key: WEIGHTS_PATH, data: &weights };
+        let files = if weights.is_empty() { &[][..] } else { std::slice::from_ref(&file) };
+        let model = self.port.model(text.as_bytes(), files).map_err(|e| failed(label, &e))?;
+        let directory = self.port.directory(&model);
+        // From here on the entry removes the directory, whatever fails.
+        let entry = Entry {
+            label: label.to_owned(),
+            model,
+            state: Mutex::default(),
+            port: self.port.clone(),
+        };
+        let wrote = write_files(&directory, &text, files);
+        wrote.map_err(|e| device(format!("{label}: {}: {e}", directory.display())))?;
+        self.port.compile(&entry.model, Qos::default()).map_err(|e| failed(label, &e))?;
+        self.count(|s| s.compilations += 1);
+        Ok(entry)
+    }
+
+    /// Makes sure that a program is loaded, unloading others that were not used for longest.
+    ///
+    /// # Errors
+    /// When it cannot be loaded.
+    pub(crate) fn load(&self, entry: &Entry<P>) -> Result<()> {
+        let now = self.clock.fetch_add(1, Ordering::Relaxed) as u64;
+        {
+            let mut state = lock(&entry.state);
+            state.used = now;
+            if state.loaded {
+                return Ok(());
+            }
+        }
+        let room = self.chip.runtime.loaded_programs.as_ref().map(|f| f.value as usize);
+        while room.is_some_and(|room| self.port.usage().loaded >= room.max(1)) {
+            if !self.evict(entry)? {
+                break;
+            }
+        }
+        self.port.load(&entry.model, Qos::default()).map_err(|e| failed(&entry.label, &e))?;
+        lock(&entry.state).loaded = true;
+        self.count(|s| s.loads += 1);
+        Ok(())
+    }
+
+    /// Unloads the program that was not used for longest; whether there was one.
+    fn evict(&self, except: &Entry<P>) -> Result<bool> {
+        let oldest = {
+            let entries = lock(&self.entries);
+            let others = entries.values().filter(|e| !std::ptr::eq(e.as_ref(), except));
+            let loaded = others.filter(|e| lock(&e.state).loaded);
+            loaded.min_by_key(|e| lock(&e.state).used).cloned()
+        };
+        let Some(oldest) = oldest else { return Ok(false) };
+        self.unload(&oldest)?;
+        self.count(|s| s.evictions += 1);
+        Ok(true)
+    }
+
+    fn unload(&self, entry: &Entry<P>) -> Result<()> {
+        let unloaded = self.port.unload(&entry.model, Qos::default());
+        unloaded.map_err(|e| failed(&entry.label, &e))?;
+        lock(&entry.state).loaded = false;
+        Ok(())
+    }
+
+    /// Evaluates a request of a loaded program.
+    ///
+    /// # Errors
+    /// What the engine says.
+    pub(crate) fn evaluate(&self, entry: &Entry<P>, request: &P::Request) -> Result<()> {
+        let start = Instant::now();
+        let evaluated = self.port.evaluate(&entry.model, request, Qos::default());
+        evaluated.map_err(|e| failed(&entry.label, &e))?;
+        let wall = start.elapsed();
+        self.count(|s| {
+            s.dispatches += 1;
+            s.wall += wall;
+        });
+        Ok(())
+    }
+
+    /// Overwrites the weight file of a program, unloads it and loads it again. The file is replaced
+    /// whole, by renaming.
+    ///
+    /// # Errors
+    /// When the file cannot be written or the program not loaded again.
+    pub(crate) fn reload(&self, entry: &Entry<P>, program: &Program) -> Result<()> {
+        let (_, weights) = printed(program, None)?;
+        let place = |e: io::Error| device(format!("{}: {e}", entry.label));
+        let target = self.port.directory(&entry.model).join(relative(WEIGHTS_PATH));
+        let fresh = target.with_extension("new");
+        fs::write(&fresh, &weights).map_err(place)?;
+        fs::rename(&fresh, &target).map_err(place)?;
+        if lock(&entry.state).loaded {
+            self.unload(entry)?;
+        }
+        self.load(entry)
+    }
+}
+
+fn relative(key: &str) -> &str {
+    key.strip_prefix(MODEL_PATH).unwrap_or(key)
+}
+
+fn write_files(directory: &Path, text: &str, files: &[WeightFile<'_>]) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    fs::write(directory.join(MODEL_FILE), text)?;
+    for file in files {
+        let path = directory.join(relative(file.key));
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        fs::write(path, file.data)?;
+    }
+    Ok(())
+}
+
+/// A program's text and weight file, the latter empty if it has no weights; `tag` makes it unlike all
+/// others.
+fn printed(program: &Program, tag: Option<&str>) -> Result<(String, Vec<u8>)> {
+    let mut program = program.clone();
+    let string = || Type::from(mil::TensorType::new(tensor::DType::Str, [0usize; 0]));
+    let entries = tag.map(|tag| {
+        let text = |s: &str| Payload::Strings(vec![s.to_owned()]);
+        (text("rigel-instance"), text(tag))
+    });
+    let ty = Type::Dict(Box::new(string()), Box::new(string()));
+    let info = Literal { ty, payload: Payload::Entries(entries.into_iter().collect()) };
+    program.attributes.insert("buildInfo".to_owned(), info);
+    let modern = program.functions.values().all(|f| f.opset >= Opset::Ios18);
+    let dialect = if modern { Dialect::V1_3 } else { Dialect::V1_0 };
+    let mut weights = Vec::new();
+    let text = print_with_weights(&program, dialect, &mut weights)
+        .map_err(|e| device(format!("the program cannot be printed: {e}")))?;
+    let referred = text.contains(WEIGHTS_PATH);
+    Ok((text, if referred { weights } else { Vec::new() }))
+}

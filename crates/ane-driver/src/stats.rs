@@ -1,0 +1,22 @@
+//! What a driver did.
+
+use std::time::Duration;
+
+/// Counts and times since a backend was made.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Stats {
+    /// Programs compiled.
+    pub compilations: usize,
+    /// Programs loaded, again after an eviction included.
+    pub loads: usize,
+    /// Programs unloaded to make room.
+    pub evictions: usize,
+    /// Evaluations.
+    pub dispatches: usize,
+    /// Bytes copied between host tensors and surfaces, or from surface to surface.
+    pub copied: usize,
+    /// Time spent in evaluations, as the host's clock has it.
+    pub wall: Duration,
+    /// Time that the emulated engine says has passed in all; `None` on hardware.
+    pub virtual_time: Option<Duration>,
+}

@@ -1,0 +1,239 @@
+//! Lowering for the Neural Engine's direct path: one function becomes a sequence of engine programs
+//! and host programs, with a manifest of what goes in and out of each.
+//!
+//! A tensor of tokens `[1, T, D]` (or `[1, T, H, D]`) is `[1, D, 1, S]` on the engine, fp16, channels
+//! first, with `S >= T` columns of which the first `T` hold tokens. Products by constant weights are
+//! 1x1 convolutions, attention is written out with an additive mask, a key-value cache is an input
+//! `[1, G D, 1, C]` and an output of the same shape that replaces it. What the engine does not take
+//! stays on the host: whatever has no form here, and whatever the rules of `ane-model` refuse.
+
+mod emit;
+mod host;
+mod partition;
+mod weights;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ane_model::rules::{CheckOptions, Path, Severity, check};
+use ane_model::{Chip, Os};
+use mil::{Error, ErrorKind, OpId, Program, Result, TensorType, ValueId};
+
+pub use weights::HalfWeights;
+
+/// What to lower for.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// The chip, with its limits and switches.
+    pub chip: &'a Chip,
+    /// The operating system.
+    pub os: Os,
+    /// Columns of a program: the most tokens of a call. A multiple of the chip's
+    /// [`width_multiple`](ane_model::chip::Io::width_multiple) lest data go wrong.
+    pub columns: usize,
+}
+
+/// A low-rank change of a linear layer that is an input of the program: `y += B (A x)` with `A`
+/// `[rank, in]` and `B` `[out, rank]`, the factor `alpha / rank` in `B`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AdapterSlot {
+    /// Name of the weight of the linear layer.
+    pub weight: String,
+    /// Columns of `B`. Adapters of lower rank are padded with zeros.
+    pub rank: usize,
+}
+
+/// A tensor that goes from one step to another, or in or out of the function.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Wire(pub usize);
+
+/// What fills an input of an engine program, or where an output goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// A tensor of tokens: `[1, T, D]` on the host, `[1, D, 1, S]` here.
+    Tokens(Wire),
+    /// A tensor that the host makes in the engine's shape and type.
+    Raw(Wire),
+    /// A state, by its number: an input reads it, an output replaces it.
+    State(usize),
+    /// `A` of an adapter, `[rank, in]` row-major in `[1, rank, 1, in]`.
+    AdapterA(usize),
+    /// `B` of an adapter, `[out, rank]` row-major in `[1, out, 1, rank]`.
+    AdapterB(usize),
+}
+
+/// An input or output of an engine program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Binding {
+    /// Name in the program.
+    pub name: String,
+    /// What it is bound to.
+    pub source: Source,
+    /// Its shape; the type is fp16. Data lie packed from byte 0 of the surface.
+    pub shape: [usize; 4],
+}
+
+/// A program for the engine, one function `main`.
+#[derive(Clone, Debug)]
+pub struct EngineStep {
+    /// What it is of, for messages: its first and last operation.
+    pub label: String,
+    /// The program.
+    pub program: Program,
+    /// Inputs in the order in which their surfaces are bound.
+    pub inputs: Vec<Binding>,
+    /// Outputs in the order in which their surfaces are bound.
+    pub outputs: Vec<Binding>,
+}
+
+impl EngineStep {
+    /// Bytes that each surface of `bindings` must have: all of one request are of equal size, and
+    /// none below the chip's minimum.
+    pub fn surface_bytes(bindings: &[Binding], chip: &Chip) -> usize {
+        let largest = bindings.iter().map(|b| b.shape.iter().product::<usize>() * 2).max();
+        let least = chip.io.surface_bytes.as_ref().map_or(0, |b| b.value as usize);
+        largest.unwrap_or(0).max(least)
+    }
+}
+
+/// What fills an input of a host program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HostSource {
+    /// The tensor as it is.
+    Wire(Wire),
+    /// A vector `[T]` of int32, lengthened to the columns with -1.
+    Padded(Wire),
+}
+
+/// A program for the host, one function `main`.
+#[derive(Clone, Debug)]
+pub struct HostStep {
+    /// The program.
+    pub program: Program,
+    /// Inputs by name.
+    pub inputs: Vec<(String, HostSource)>,
+    /// Outputs by name.
+    pub outputs: Vec<(String, Wire)>,
+}
+
+/// A part of a lowered function.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// On the host.
+    Host(HostStep),
+    /// On the engine.
+    Engine(EngineStep),
+}
+
+/// A state on the engine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StateSlot {
+    /// Its name in the source program.
+    pub name: String,
+    /// Heads, elements of a head, slots: `[1, heads * dim, 1, slots]` on the engine, `[1, heads,
+    /// slots, dim]` in the source.
+    pub heads: usize,
+    /// Elements of a head.
+    pub dim: usize,
+    /// Slots.
+    pub slots: usize,
+}
+
+/// A lowered function.
+#[derive(Clone, Debug)]
+pub struct Lowered {
+    /// In order.
+    pub steps: Vec<Step>,
+    /// The types of [`Wire`]s, by number.
+    pub wires: Vec<TensorType>,
+    /// The function's tensor inputs by name.
+    pub inputs: Vec<(String, Wire)>,
+    /// The function's outputs by name.
+    pub outputs: Vec<(String, Wire)>,
+    /// States that are on the engine.
+    pub states: Vec<StateSlot>,
+    /// The adapters' slots with `[out, in]` of their layer, in the order of the numbers in
+    /// [`Source::AdapterA`].
+    pub adapters: Vec<(AdapterSlot, [usize; 2])>,
+    /// Operations of the source that run on the host although the engine has a form for them, and
+    /// the rule that refuses each.
+    pub refused: Vec<(String, String)>,
+}
+
+/// Lowers function `name`, whose states must have fixed sizes. `weights` keeps converted weights, so
+/// that functions which share weights share their fp16 form.
+///
+/// # Errors
+/// When the program is wrong, or uses a state in a way that has no form on the engine.
+pub fn lower(
+    program: &Program,
+    name: &str,
+    target: &Target<'_>,
+    adapters: &[AdapterSlot],
+    weights: &mut HalfWeights,
+) -> Result<Lowered> {
+    let missing = || Error::new(ErrorKind::Invalid, format!("no function {name}"));
+    let function = program.functions.get(name).ok_or_else(missing)?;
+    let mut refused: BTreeMap<OpId, String> = BTreeMap::new();
+    loop {
+        let segments = partition::partition(program, function, target, adapters, &refused);
+        let mut lowering = emit::Lowering::new(program, name, target, adapters, weights);
+        let mut found = BTreeMap::new();
+        for segment in &segments {
+            match segment {
+                partition::Segment::Host(ops) => lowering.host(ops)?,
+                partition::Segment::Engine(ops) => {
+                    let origins = lowering.engine(ops)?;
+                    if let Some(Step::Engine(step)) = lowering.last() {
+                        found.extend(refusals(step, target, &origins, function)?);
+                    }
+                }
+            }
+        }
+        if found.is_empty() {
+            let describe = |(op, why): (&OpId, &String)| (function.describe(*op), why.clone());
+            let refused = refused.iter().map(describe).collect();
+            return lowering.finish(refused);
+        }
+        refused.extend(found);
+    }
+}
+
+/// Operations of the source because of which the engine refuses a program.
+fn refusals(
+    step: &EngineStep,
+    target: &Target<'_>,
+    origins: &BTreeMap<OpId, OpId>,
+    source: &mil::Function,
+) -> Result<BTreeMap<OpId, String>> {
+    let Target { chip, os, .. } = *target;
+    let options = CheckOptions { chip, path: Path::Direct, os: Some(os) };
+    let mut found = BTreeMap::new();
+    for d in check(&step.program, &options).into_iter().filter(|d| d.severity == Severity::Error) {
+        let why = format!("{}: {}", d.rule.id, d.message);
+        match d.op.and_then(|op| origins.get(&op)) {
+            Some(&op) if source.ops[op].kind != mil::OpKind::LlmAttention => {
+                found.entry(op).or_insert(why);
+            }
+            _ => {
+                let message = format!("{}: {} refuses it: {why}", step.label, chip.title);
+                return Err(Error::new(ErrorKind::Unsupported, message));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Values that operations in `ops` use and do not make, constants apart, in order of first use.
+fn used_from_outside(function: &mil::Function, ops: &[OpId]) -> Vec<ValueId> {
+    let made: BTreeSet<ValueId> =
+        ops.iter().flat_map(|&op| function.ops[op].outputs.iter().copied()).collect();
+    let mut used = Vec::new();
+    for &op in ops {
+        function.for_each_use(op, &mut |v| {
+            if !made.contains(&v) && function.const_of(v).is_none() && !used.contains(&v) {
+                used.push(v);
+            }
+        });
+    }
+    used
+}
