@@ -72,7 +72,8 @@ impl<P: Port + 'static> AneBackend<P> {
             let fitted = factors.into_iter().map(|(weight, (a, b))| {
                 let slot = self.options.adapters.iter().find(|s| s.weight == weight);
                 let slot = slot.ok_or_else(|| device(format!("adapter: no slot for {weight}")))?;
-                let fitted = fit(&a, &b, slot.rank).map_err(|m| device(format!("adapter {weight}: {m}")))?;
+                let fitted =
+                    fit(&a, &b, slot.rank).map_err(|m| device(format!("adapter {weight}: {m}")))?;
                 Ok((weight, fitted))
             });
             fitted.collect::<Result<BTreeMap<_, _>>>()
@@ -83,7 +84,13 @@ impl<P: Port + 'static> AneBackend<P> {
         Ok(())
     }
 
-    fn lower(&self, program: &Program, name: &str, columns: usize, weights: &mut HalfWeights) -> Result<Lowered> {
+    fn lower(
+        &self,
+        program: &Program,
+        name: &str,
+        columns: usize,
+        weights: &mut HalfWeights,
+    ) -> Result<Lowered> {
         let Options { chip, os, adapters, .. } = &self.options;
         let target = Target { chip, os: *os, columns };
         Ok(lower(program, name, &target, adapters, weights)?)
@@ -106,7 +113,8 @@ fn fit(a: &Tensor, b: &Tensor, rank: usize) -> std::result::Result<(Tensor, Tens
     for (to, from) in wide_b.chunks_exact_mut(rank).zip(floats(b)?.chunks_exact(own.max(1))) {
         to.iter_mut().zip(from).for_each(|(t, &x)| *t = half(x));
     }
-    let made = |shape: &[usize], v: &[half::f16]| Tensor::from_slice(shape, v).map_err(|e| e.to_string());
+    let made =
+        |shape: &[usize], v: &[half::f16]| Tensor::from_slice(shape, v).map_err(|e| e.to_string());
     Ok((made(&[rank, inner], &wide_a)?, made(&[out, rank], &wide_b)?))
 }
 
@@ -140,7 +148,11 @@ impl<P: Port + 'static> Backend for AneBackend<P> {
             let function = function.ok_or_else(|| ExecError::NoFunction(name.clone()))?;
             let most = tokens_of(function);
             for &columns in &self.options.columns {
-                lowered.push((name.clone(), columns, self.lower(program, name, columns, &mut weights)?));
+                lowered.push((
+                    name.clone(),
+                    columns,
+                    self.lower(program, name, columns, &mut weights)?,
+                ));
                 // A function of a fixed number of tokens needs one size.
                 if most.is_some_and(|t| t <= columns) {
                     break;
@@ -240,7 +252,8 @@ struct AneRunnable<P: Port + 'static> {
 impl<P: Port + 'static> AneRunnable<P> {
     /// The function at the size for `tokens`, compiled and with the adapter in use.
     fn ready(&mut self, name: &str, tokens: usize) -> Result<(usize, &mut Function<P>)> {
-        let sizes = self.functions.get_mut(name).ok_or_else(|| ExecError::NoFunction(name.to_owned()))?;
+        let sizes =
+            self.functions.get_mut(name).ok_or_else(|| ExecError::NoFunction(name.to_owned()))?;
         let index = sizes.iter().position(|s| s.columns >= tokens).unwrap_or(sizes.len() - 1);
         let sized = &mut sizes[index];
         if let Some(lowered) = sized.lowered.take() {
@@ -263,7 +276,8 @@ impl<P: Port + 'static> AneRunnable<P> {
             }
         }
         let columns = sized.columns;
-        let ready = sized.function.as_mut().ok_or_else(|| ExecError::NoFunction(name.to_owned()))?;
+        let ready =
+            sized.function.as_mut().ok_or_else(|| ExecError::NoFunction(name.to_owned()))?;
         let (factors, version) = {
             let active = lock(&self.adapter);
             (active.factors.clone(), active.version)
@@ -285,9 +299,7 @@ impl<P: Port + 'static> AneRunnable<P> {
     /// The caches on the engine that belong to a state.
     fn resident(&self, state: &mut State) -> Box<Resident<P>> {
         let held = state.take_device().and_then(|held: Box<dyn Any + Send>| held.downcast().ok());
-        held.unwrap_or_else(|| {
-            Box::new(Resident::new(self.serial.fetch_add(1, Ordering::Relaxed)))
-        })
+        held.unwrap_or_else(|| Box::new(Resident::new(self.serial.fetch_add(1, Ordering::Relaxed))))
     }
 }
 

@@ -38,7 +38,11 @@ struct Cache<P: Port> {
 
 /// A step made ready.
 enum Ready<P: Port> {
-    Host { runnable: Box<dyn Runnable>, inputs: Vec<(String, HostSource)>, outputs: Vec<(String, Wire)> },
+    Host {
+        runnable: Box<dyn Runnable>,
+        inputs: Vec<(String, HostSource)>,
+        outputs: Vec<(String, Wire)>,
+    },
     Engine(Box<EngineReady<P>>),
 }
 
@@ -75,7 +79,8 @@ pub(crate) fn state_bytes(lowered: &Lowered, chip: &Chip) -> usize {
         _ => None,
     });
     let bytes = engine.map(|step| {
-        EngineStep::surface_bytes(&step.inputs, chip).max(EngineStep::surface_bytes(&step.outputs, chip))
+        EngineStep::surface_bytes(&step.inputs, chip)
+            .max(EngineStep::surface_bytes(&step.outputs, chip))
     });
     bytes.max().unwrap_or(0)
 }
@@ -146,7 +151,11 @@ impl<P: Port> Function<P> {
     }
 
     /// Puts the factors of an adapter, or none, into its surfaces.
-    pub(crate) fn adapt(&mut self, factors: Option<&Factors>, programs: &Programs<P>) -> Result<()> {
+    pub(crate) fn adapt(
+        &mut self,
+        factors: Option<&Factors>,
+        programs: &Programs<P>,
+    ) -> Result<()> {
         for step in &mut self.steps {
             let Ready::Engine(step) = step else { continue };
             for bound in &step.inputs {
@@ -180,7 +189,8 @@ impl<P: Port> Function<P> {
         let mut tensors: HashMap<Wire, Tensor> = HashMap::new();
         let mut held: HashMap<Wire, Arc<P::Surface>> = HashMap::new();
         for (name, wire) in &self.inputs {
-            let tensor = inputs.get(name).ok_or_else(|| device(format!("input {name} is missing")))?;
+            let tensor =
+                inputs.get(name).ok_or_else(|| device(format!("input {name} is missing")))?;
             tensors.insert(*wire, tensor.clone());
         }
         for step in &mut self.steps {
@@ -190,7 +200,8 @@ impl<P: Port> Function<P> {
                     for (name, source) in inputs {
                         let (HostSource::Wire(wire) | HostSource::Padded(wire)) = *source;
                         if !tensors.contains_key(&wire) {
-                            let tensor = fetch(&held, wire, &self.wires, self.columns, tokens, programs)?;
+                            let tensor =
+                                fetch(&held, wire, &self.wires, self.columns, tokens, programs)?;
                             tensors.insert(wire, tensor);
                         }
                         let tensor = match source {
@@ -203,7 +214,8 @@ impl<P: Port> Function<P> {
                     let mut made = runnable.run("main", &given, &mut none)?;
                     for (name, wire) in outputs {
                         let tensor = made.remove(name);
-                        let tensor = tensor.ok_or_else(|| device(format!("{name} was not made")))?;
+                        let tensor =
+                            tensor.ok_or_else(|| device(format!("{name} was not made")))?;
                         // A host tensor replaces what surfaces held of an earlier call.
                         tensors.insert(*wire, tensor);
                     }
@@ -224,7 +236,6 @@ impl<P: Port> Function<P> {
         resident.ahead |= !self.states.is_empty();
         Ok(results)
     }
-
 }
 
 impl<P: Port> EngineReady<P> {
@@ -258,7 +269,8 @@ impl<P: Port> EngineReady<P> {
                 }
                 None => {
                     let tensor = tensors.get(&wire);
-                    let tensor = tensor.ok_or_else(|| device(format!("{label}: an input is not made")))?;
+                    let tensor =
+                        tensor.ok_or_else(|| device(format!("{label}: an input is not made")))?;
                     copied += fill(programs, label, surface, &mut |bytes| match raw {
                         true => packing::pack_raw(tensor, bytes),
                         false => packing::pack_tokens(tensor, columns, bytes),
@@ -389,7 +401,8 @@ fn copy_of<P: Port>(
     bytes: usize,
 ) -> Result<Vec<u8>> {
     let mut copy = Vec::new();
-    let access = programs.port().access(surface, &mut |data| copy.extend_from_slice(&data[..bytes]));
+    let access =
+        programs.port().access(surface, &mut |data| copy.extend_from_slice(&data[..bytes]));
     access.map_err(|e| failed(label, &e))?;
     Ok(copy)
 }

@@ -89,16 +89,20 @@ pub(crate) fn pack_raw(tensor: &Tensor, surface: &mut [u8]) -> Result<usize> {
 }
 
 /// Writes a cache `[1, heads, slots, dim]` of type `dtype` as `[heads, dim, slots]`.
-pub(crate) fn pack_state(data: &[u8], dtype: DType, [heads, dim, slots]: [usize; 3], surface: &mut [u8]) {
+pub(crate) fn pack_state(
+    data: &[u8],
+    dtype: DType,
+    [heads, dim, slots]: [usize; 3],
+    surface: &mut [u8],
+) {
     let (out, _) = surface.as_chunks_mut::<2>();
     for h in 0..heads {
         for s in 0..slots {
             for d in 0..dim {
                 let from = (h * slots + s) * dim + d;
                 out[(h * dim + d) * slots + s] = match dtype {
-                    DType::F32 => {
-                        f16::from_f32(f32::from_le_bytes(data.as_chunks::<4>().0[from])).to_le_bytes()
-                    }
+                    DType::F32 => f16::from_f32(f32::from_le_bytes(data.as_chunks::<4>().0[from]))
+                        .to_le_bytes(),
                     _ => data.as_chunks::<2>().0[from],
                 };
             }
@@ -121,7 +125,8 @@ pub(crate) fn unpack_state(
                 let to = (h * slots + s) * dim + d;
                 match dtype {
                     DType::F32 => {
-                        data.as_chunks_mut::<4>().0[to] = f16::from_le_bytes(half).to_f32().to_le_bytes();
+                        data.as_chunks_mut::<4>().0[to] =
+                            f16::from_le_bytes(half).to_f32().to_le_bytes();
                     }
                     _ => data.as_chunks_mut::<2>().0[to] = half,
                 }
@@ -148,7 +153,8 @@ mod tests {
         assert_eq!(back.as_slice::<f32>().unwrap(), values);
         assert!(pack_tokens(&tokens, 1, &mut surface).is_err());
 
-        let cache: Vec<u8> = (0..24).map(|i: u16| f16::from_f32(i.into())).flat_map(f16::to_le_bytes).collect();
+        let cache: Vec<u8> =
+            (0..24).map(|i: u16| f16::from_f32(i.into())).flat_map(f16::to_le_bytes).collect();
         let mut surface = vec![0; 48];
         pack_state(&cache, DType::F16, [2, 3, 4], &mut surface);
         let mut back = vec![0; 48];

@@ -47,7 +47,8 @@ pub fn self_test<P: Port>(port: &Arc<P>, chip: &Chip) -> Result<SelfTest> {
     }
     let delta_reload = second == wanted;
     let note = (!delta_reload).then(|| {
-        let what = if second == first { "the old weights are still used" } else { "results are wrong" };
+        let what =
+            if second == first { "the old weights are still used" } else { "results are wrong" };
         format!("weights cannot be changed by reloading here ({what}): programs are compiled again")
     });
     Ok(SelfTest { delta_reload, note })
@@ -72,7 +73,11 @@ fn program(factor: f32) -> Result<Program> {
     let op = op.arg("pad_type", valid).arg("pad", zeros).arg("dilations", ones);
     let y = op.arg("groups", groups).name("y").result()?;
     let function = b.finish(vec![y]);
-    Ok(Program { functions: [("main".to_owned(), function)].into(), weights: store, ..Program::default() })
+    Ok(Program {
+        functions: [("main".to_owned(), function)].into(),
+        weights: store,
+        ..Program::default()
+    })
 }
 
 /// The bytes that a program makes of ones.

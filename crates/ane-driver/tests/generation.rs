@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use rigel_ane_driver::{AneBackend, Options, Stats};
 use ane_emu::{Arithmetic, Emulator, Machine};
 use ane_model::Chip;
 use cpu::CpuBackend;
@@ -11,6 +10,7 @@ use exec::Backend;
 use exec::port::Port;
 use llm::Model;
 use llm::generate::Session;
+use rigel_ane_driver::{AneBackend, Options, Stats};
 use tempfile::TempDir;
 
 /// An emulated machine, its port, and a backend over it.
@@ -20,7 +20,12 @@ struct Rig {
     directory: TempDir,
 }
 
-fn rig(chip: &str, arithmetic: Arithmetic, functions: &[&str], change: impl FnOnce(&mut Chip)) -> Rig {
+fn rig(
+    chip: &str,
+    arithmetic: Arithmetic,
+    functions: &[&str],
+    change: impl FnOnce(&mut Chip),
+) -> Rig {
     let directory = tempfile::tempdir().unwrap();
     let mut chip = Chip::find(chip).unwrap().clone();
     change(&mut chip);
@@ -53,7 +58,8 @@ fn greedy(session: &mut Session, prompt: &[u32], count: usize) -> (Vec<u32>, f32
     for _ in 0..count {
         let logits = session.logits_after(&ids).unwrap();
         let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap();
-        let second = (0..logits.len()).filter(|&i| i != best).map(|i| logits[i]).fold(f32::MIN, f32::max);
+        let second =
+            (0..logits.len()).filter(|&i| i != best).map(|i| logits[i]).fold(f32::MIN, f32::max);
         margin = margin.min(logits[best] - second);
         ids.push(best as u32);
     }

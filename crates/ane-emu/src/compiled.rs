@@ -119,7 +119,8 @@ impl Compiled {
 
 fn slot(function: &mil::Function, value: ValueId) -> Result<Slot, Refusal> {
     let data = &function.values[value];
-    let unfit = || Refusal::invalid(format!("{} is no tensor of fixed size: {}", data.name, data.ty));
+    let unfit =
+        || Refusal::invalid(format!("{} is no tensor of fixed size: {}", data.name, data.ty));
     let ty = data.ty.as_tensor().ok_or_else(unfit)?.clone();
     let shape = ty.fixed_shape().ok_or_else(unfit)?;
     let count = tensor::element_count(&shape).ok_or_else(unfit)?;
@@ -135,7 +136,8 @@ fn bake(program: &mut Program, name: &str, machine: &Machine) -> Result<(), mil:
         if kind.name().starts_with("constexpr_") {
             expand(program, name, op)?;
         }
-        let ignored = machine.chip.switches.sdpa_mask.as_ref().is_some_and(|m| m.value == Effect::Ignored);
+        let ignored =
+            machine.chip.switches.sdpa_mask.as_ref().is_some_and(|m| m.value == Effect::Ignored);
         if kind == OpKind::ScaledDotProductAttention
             && ignored
             && let Some(slot) = kind.param_index("attn_mask")
@@ -149,7 +151,14 @@ fn bake(program: &mut Program, name: &str, machine: &Machine) -> Result<(), mil:
 
 /// Replaces a compressed constant by what it stands for.
 fn expand(program: &mut Program, name: &str, op: OpId) -> Result<(), mil::Error> {
-    let results = eval::run_op(program, name, op, Arithmetic::Fp16, given(program, name, op)?, &mut States::new())?;
+    let results = eval::run_op(
+        program,
+        name,
+        op,
+        Arithmetic::Fp16,
+        given(program, name, op)?,
+        &mut States::new(),
+    )?;
     let place = |e: OpError| mil::Error::new(e.kind, e.message);
     let outputs = program.functions[name].ops[op].outputs.clone();
     // Those with two results feed another compressed constant; they are evaluated with it.
@@ -185,7 +194,8 @@ fn given(
     });
     for maker in makers {
         let inner = given(program, name, maker)?;
-        let results = eval::run_op(program, name, maker, Arithmetic::Fp16, inner, &mut States::new())?;
+        let results =
+            eval::run_op(program, name, maker, Arithmetic::Fp16, inner, &mut States::new())?;
         parts.extend(function.ops[maker].outputs.iter().copied().zip(results));
     }
     Ok(parts)
@@ -202,11 +212,13 @@ impl BlobSource for Files<'_> {
         if let Some(file) = self.open.borrow().get(path) {
             return file.tensor(offset, ty);
         }
-        let relative = path.strip_prefix(MODEL_PATH).map(FilePath::new).filter(|p| {
-            p.components().all(|c| matches!(c, Component::Normal(_)))
-        });
-        let relative = relative
-            .ok_or_else(|| OpError::invalid(format!("{path:?} is not in the program's directory")))?;
+        let relative = path
+            .strip_prefix(MODEL_PATH)
+            .map(FilePath::new)
+            .filter(|p| p.components().all(|c| matches!(c, Component::Normal(_))));
+        let relative = relative.ok_or_else(|| {
+            OpError::invalid(format!("{path:?} is not in the program's directory"))
+        })?;
         let bytes = fs::read(self.root.join(relative))
             .map_err(|e| OpError::invalid(format!("weight file {path:?}: {e}")))?;
         let file = BlobFile::new(Bytes::copy_from(&bytes))?;

@@ -85,7 +85,8 @@ impl Engine {
                 run.values[v] = Some(value);
             }
         }
-        let result = |&v: &ValueId| Ok((v, run.array_of(v).map_err(|e| Error::new(e.kind, e.message))?));
+        let result =
+            |&v: &ValueId| Ok((v, run.array_of(v).map_err(|e| Error::new(e.kind, e.message))?));
         function.body.outputs.iter().map(result).collect()
     }
 
@@ -134,7 +135,8 @@ impl<'a> Run<'a> {
             return Ok(vec![self.engine.rounded(array).into()]);
         }
         let mut results = self.interpreted(id)?;
-        if let (OpKind::SliceByIndex | OpKind::SliceBySize, Some(most)) = (kind, self.engine.slice_offset_max)
+        if let (OpKind::SliceByIndex | OpKind::SliceBySize, Some(most)) =
+            (kind, self.engine.slice_offset_max)
             && self.starts_inside(&view).map_err(place)?
         {
             results.iter_mut().for_each(|value| overflow(value, most));
@@ -155,8 +157,14 @@ impl<'a> Run<'a> {
             }
         });
         let program = &self.compiled.program;
-        let results =
-            eval::run_op(program, &self.compiled.function, id, arithmetic, given, &mut States::new())?;
+        let results = eval::run_op(
+            program,
+            &self.compiled.function,
+            id,
+            arithmetic,
+            given,
+            &mut States::new(),
+        )?;
         Ok(results.into_iter().map(|value| self.rounded_value(value)).collect())
     }
 
@@ -183,7 +191,9 @@ impl<'a> Run<'a> {
     fn array(&self, view: &OpView<'a>, name: &str) -> Result<Rc<Array>, OpError> {
         match view.required(name)? {
             Arg::Value(v) => self.array_of(*v),
-            Arg::Literal(l) => Value::from_literal(l, &self.compiled.program.weights)?.array().cloned(),
+            Arg::Literal(l) => {
+                Value::from_literal(l, &self.compiled.program.weights)?.array().cloned()
+            }
             Arg::List(_) => Err(OpError::invalid(format!("\"{name}\" is a list"))),
         }
     }
@@ -219,10 +229,13 @@ impl<'a> Run<'a> {
                 let pad = view.ints("pad")?.unwrap_or_default();
                 [0, 2].map(|i| pad.get(i).and_then(|&n| usize::try_from(n).ok()).unwrap_or(0))
             }
-            "same" => [(needed[0].saturating_sub(height)) / 2, (needed[1].saturating_sub(width)) / 2],
-            "same_lower" => {
-                [needed[0].saturating_sub(height).div_ceil(2), needed[1].saturating_sub(width).div_ceil(2)]
+            "same" => {
+                [(needed[0].saturating_sub(height)) / 2, (needed[1].saturating_sub(width)) / 2]
             }
+            "same_lower" => [
+                needed[0].saturating_sub(height).div_ceil(2),
+                needed[1].saturating_sub(width).div_ceil(2),
+            ],
             _ => [0, 0],
         };
         let groups = channels / inner.max(1);
@@ -234,8 +247,11 @@ impl<'a> Run<'a> {
         let taps = inner * kh * kw;
         let mut values = Vec::with_capacity(batch * out * plane);
         for (n, g) in (0..batch).flat_map(|n| (0..groups).map(move |g| (n, g))) {
-            let source = &x[(n * channels + g * inner) * height * width..][..inner * height * width];
-            let columns = if one { source.to_vec() } else {
+            let source =
+                &x[(n * channels + g * inner) * height * width..][..inner * height * width];
+            let columns = if one {
+                source.to_vec()
+            } else {
                 let mut columns = Vec::with_capacity(taps * plane);
                 for tap in 0..taps {
                     let (c, ky, kx) = (tap / (kh * kw), tap / kw % kh, tap % kw);
@@ -243,7 +259,9 @@ impl<'a> Run<'a> {
                         let row = (y * strides[0] + ky * dilations[0]).checked_sub(before[0]);
                         let column = (x * strides[1] + kx * dilations[1]).checked_sub(before[1]);
                         let inside = row.filter(|&r| r < height).zip(column.filter(|&c| c < width));
-                        columns.push(inside.map_or(0.0, |(r, l)| source[(c * height + r) * width + l]));
+                        columns.push(
+                            inside.map_or(0.0, |(r, l)| source[(c * height + r) * width + l]),
+                        );
                     }
                 }
                 columns
@@ -258,11 +276,17 @@ impl<'a> Run<'a> {
         }
         if view.arg("bias").is_some() {
             let bias = self.array(view, "bias")?;
-            for (channel, &b) in values.chunks_exact_mut(plane.max(1)).zip(bias.floats()?.iter().cycle()) {
+            for (channel, &b) in
+                values.chunks_exact_mut(plane.max(1)).zip(bias.floats()?.iter().cycle())
+            {
                 channel.iter_mut().for_each(|x| *x += b);
             }
         }
-        Ok(Some(Array { dtype: result.map_or(DType::F16, |t| t.dtype), shape, data: Data::Float(values) }))
+        Ok(Some(Array {
+            dtype: result.map_or(DType::F16, |t| t.dtype),
+            shape,
+            data: Data::Float(values),
+        }))
     }
 
     fn matmul(&self, view: &OpView<'a>) -> Result<Option<Array>, OpError> {

@@ -39,10 +39,12 @@ fn milliseconds(ms: f64) -> Duration {
 
 impl Clock for RateClock {
     fn evaluation(&self, program: &Program, chip: &Chip) -> Duration {
-        let operations = program.functions.values().flat_map(|f| f.ops.values().map(move |o| (f, o)));
+        let operations =
+            program.functions.values().flat_map(|f| f.ops.values().map(move |o| (f, o)));
         let flops: f64 = operations
             .map(|(function, op)| {
-                let results: Vec<Type> = op.outputs.iter().map(|&v| function.ty(v).clone()).collect();
+                let results: Vec<Type> =
+                    op.outputs.iter().map(|&v| function.ty(v).clone()).collect();
                 let view = OpView::new(function, &program.weights, op);
                 op.kind.def().cost(&view, &results).flops
             })

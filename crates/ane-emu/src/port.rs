@@ -82,7 +82,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn error(verb: Verb, message: impl Into<String>, reason: impl Into<String>) -> PortError {
     let message = message.into();
     let hexadecimal = |at: usize| {
-        let digits: String = message[at + 2..].chars().take_while(char::is_ascii_hexdigit).collect();
+        let digits: String =
+            message[at + 2..].chars().take_while(char::is_ascii_hexdigit).collect();
         i64::from_str_radix(&digits, 16).ok()
     };
     let status = message.find("0x").and_then(hexadecimal);
@@ -151,7 +152,9 @@ impl Emulator {
                 if memory.size < slot.bytes {
                     let Slot { name, bytes, .. } = slot;
                     let size = memory.size;
-                    return Err(failed(format!("{what} {name} has {bytes} bytes, its surface {size}")));
+                    return Err(failed(format!(
+                        "{what} {name} has {bytes} bytes, its surface {size}"
+                    )));
                 }
             }
             Ok(slots.iter().zip(memory).map(|(s, m)| (m.size as u64, s.bytes as u64)).collect())
@@ -159,7 +162,8 @@ impl Emulator {
         let call = Call::Evaluate {
             inputs: sizes(&compiled.inputs, &request.inputs, "inputs")?,
             outputs: sizes(&compiled.outputs, &request.outputs, "outputs")?,
-            queued: (self.machine.queued + self.in_flight.load(Ordering::SeqCst)).saturating_sub(1) as u64,
+            queued: (self.machine.queued + self.in_flight.load(Ordering::SeqCst)).saturating_sub(1)
+                as u64,
         };
         self.allow(Verb::Evaluate, &call)?;
         if let Some(refusal) = &compiled.unusable {

@@ -125,7 +125,8 @@ fn double_rows(
         a.double_row(first + i, k, &mut row);
         for (block, out) in out.chunks_mut(LANES).enumerate() {
             let mut sums = [0.0; LANES];
-            pulp::Arch::new().dispatch(|| double_lanes(&row, &b[block * LANES..], width, &mut sums));
+            pulp::Arch::new()
+                .dispatch(|| double_lanes(&row, &b[block * LANES..], width, &mut sums));
             out.copy_from_slice(&sums[..out.len()]);
         }
     }
@@ -163,7 +164,8 @@ fn fixed(row: &[f32], b: &[f32], width: usize, column: usize, limit: f64, out: &
     // the engine takes. Below this no partial sum can have reached the limit, in whatever order.
     let safe = (limit * 0.999) as f32;
     for (lane, out) in out.iter_mut().enumerate() {
-        let sum = if totals[lane] < safe { sums[lane] } else { sticky(row, &b[lane..], width, limit) };
+        let sum =
+            if totals[lane] < safe { sums[lane] } else { sticky(row, &b[lane..], width, limit) };
         *out = sum;
     }
 }

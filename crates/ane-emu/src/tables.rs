@@ -263,7 +263,8 @@ mod tests {
         assert_eq!(tables.0.len(), chip.table_errors.len());
         for shape in SHAPES {
             let bound = &chip.table_errors[shape.kind.name()];
-            let exact: fn(f64) -> f64 = if shape.kind == OpKind::Exp { f64::exp } else { shape.exact };
+            let exact: fn(f64) -> f64 =
+                if shape.kind == OpKind::Exp { f64::exp } else { shape.exact };
             let mut worst = 0.0f64;
             for x in (0..=u16::MAX).map(|b| f16::from_bits(b).to_f64()) {
                 let Some(got) = tables.eval(shape.kind, x) else { continue };

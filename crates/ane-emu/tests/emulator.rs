@@ -3,20 +3,24 @@
 
 use std::fs;
 
-use rigel_ane_emu::{Arithmetic, Emulator, Machine, Model, Surface};
 use ane_model::Chip;
 use ane_model::chip::{Acceptance, BindingOrder, Effect};
 use exec::port::{MODEL_FILE, Port, PortError, PortResult, Qos, Usage, WeightFile};
 use half::f16;
-use mil::text::{Dialect, NoBlobs, parse, print_with_weights};
 use mil::Program;
+use mil::text::{Dialect, NoBlobs, parse, print_with_weights};
+use rigel_ane_emu::{Arithmetic, Emulator, Machine, Model, Surface};
 use tempfile::TempDir;
 use tensor::Tensor;
 
 const QOS: Qos = Qos(21);
 
 /// A process on a machine whose chip `change` has changed.
-fn process(chip: &str, arithmetic: Arithmetic, change: impl FnOnce(&mut Machine)) -> (Emulator, TempDir) {
+fn process(
+    chip: &str,
+    arithmetic: Arithmetic,
+    change: impl FnOnce(&mut Machine),
+) -> (Emulator, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let chip = Chip::find(chip).unwrap().clone();
     let os = "macos15".parse().unwrap();
@@ -63,7 +67,11 @@ fn filled(emulator: &Emulator, value: f64) -> Surface {
     let surface = emulator.surface(BYTES).unwrap();
     emulator
         .access(&surface, &mut |bytes| {
-            bytes.as_chunks_mut::<2>().0.iter_mut().for_each(|b| *b = f16::from_f64(value).to_le_bytes());
+            bytes
+                .as_chunks_mut::<2>()
+                .0
+                .iter_mut()
+                .for_each(|b| *b = f16::from_f64(value).to_le_bytes());
         })
         .unwrap();
     surface
@@ -78,13 +86,16 @@ fn first(emulator: &Emulator, surface: &Surface) -> f64 {
 }
 
 /// Evaluates with inputs filled with `values`; the first element of each output.
-fn evaluate(emulator: &Emulator, model: &Model, values: &[f64], outputs: usize) -> PortResult<Vec<f64>> {
+fn evaluate(
+    emulator: &Emulator,
+    model: &Model,
+    values: &[f64],
+    outputs: usize,
+) -> PortResult<Vec<f64>> {
     let inputs: Vec<Surface> = values.iter().map(|&v| filled(emulator, v)).collect();
     let outputs: Vec<Surface> = (0..outputs).map(|_| emulator.surface(BYTES).unwrap()).collect();
-    let request = emulator.request(
-        &inputs.iter().collect::<Vec<_>>(),
-        &outputs.iter().collect::<Vec<_>>(),
-    )?;
+    let request = emulator
+        .request(&inputs.iter().collect::<Vec<_>>(), &outputs.iter().collect::<Vec<_>>())?;
     emulator.evaluate(model, &request, QOS)?;
     Ok(outputs.iter().map(|s| first(emulator, s)).collect())
 }
@@ -129,7 +140,10 @@ fn a_program_lives_and_leaves_nothing() {
     let (text, file) = diagonal(3.0);
     let model = loaded(&emulator, &text, &[(KEY, file)]).unwrap();
     assert_eq!(evaluate(&emulator, &model, &[2.0], 1).unwrap(), [6.0]);
-    assert_eq!(emulator.usage(), Usage { compilations: 1, models: 1, loaded: 1, ..Usage::default() });
+    assert_eq!(
+        emulator.usage(),
+        Usage { compilations: 1, models: 1, loaded: 1, ..Usage::default() }
+    );
     emulator.unload(&model, QOS).unwrap();
     let again = evaluate(&emulator, &model, &[2.0], 1).unwrap_err();
     assert!(reason(&again).contains("unloaded"), "{again}");
@@ -140,8 +154,10 @@ fn a_program_lives_and_leaves_nothing() {
 
 #[test]
 fn surfaces_are_bound_by_name_size_or_signature() {
-    let lines = format!("            {T} b_out = sub(x = z, y = a)[name = string(\"b_out\")];
-            {T} a_out = add(x = z, y = a)[name = string(\"a_out\")];");
+    let lines = format!(
+        "            {T} b_out = sub(x = z, y = a)[name = string(\"b_out\")];
+            {T} a_out = add(x = z, y = a)[name = string(\"a_out\")];"
+    );
     let text = text(&["z", "a"], &lines, "b_out, a_out");
     let run = |binding: BindingOrder| {
         let (emulator, _directory) = process("m4", Arithmetic::Fp16, |m| {
@@ -295,8 +311,10 @@ fn the_engines_arithmetic_saturates_and_reads_tables() {
 #[test]
 fn wrong_texts_are_invalid_programs() {
     let (emulator, _directory) = m4();
-    let good = text(&["a"], &format!("            {T} y = add(x = a, y = a)[name = string(\"y\")];"), "y");
-    for bad in [good.replace("add", "ad"), good.replace("y = a)", "y = b)"), good[..60].to_owned()] {
+    let good =
+        text(&["a"], &format!("            {T} y = add(x = a, y = a)[name = string(\"y\")];"), "y");
+    for bad in [good.replace("add", "ad"), good.replace("y = a)", "y = b)"), good[..60].to_owned()]
+    {
         let error = loaded(&emulator, &bad, &[]).map(|_| ()).unwrap_err();
         assert_eq!(error.message, "InvalidMILProgram", "{error}");
     }

@@ -21,7 +21,7 @@ impl AnePort {
             crate::FRAMEWORK,
             std::env::consts::OS
         );
-        Err(PortError { verb: Verb::Open, status: None, message })
+        Err(PortError { verb: Verb::Open, status: None, message, reason: None })
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ane_driver::{AneBackend, Options, Stats};
 use ane_emu::{Arithmetic, Emulator, Machine};
 use ane_model::{Chip, Os};
+use ane_port::AnePort;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use cpu::CpuBackend;
@@ -50,6 +51,8 @@ enum Kind {
     Cpu,
     /// An emulated Neural Engine, slow: for what it would do, not for speed
     Emulator,
+    /// This Mac's Neural Engine, through the private framework; never run on one so far
+    Ane,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -77,8 +80,8 @@ pub(crate) struct Device {
 }
 
 struct Engine {
-    backend: Arc<AneBackend<Emulator>>,
-    chip: Chip,
+    stats: Box<dyn Fn() -> Stats>,
+    title: String,
 }
 
 impl DeviceArgs {
@@ -89,34 +92,48 @@ impl DeviceArgs {
     pub(crate) fn open(&self) -> Result<Device> {
         let threads = self.threads.map_or_else(environment::threads, usize::from);
         let host = Arc::new(CpuBackend::new(threads));
-        if self.device == Kind::Cpu {
-            return Ok(Device { backend: host, engine: None });
+        match self.device {
+            Kind::Cpu => Ok(Device { backend: host, engine: None }),
+            Kind::Emulator => {
+                let chip = chip(&self.chip)?;
+                let arithmetic = match self.engine_arithmetic {
+                    Numbers::Exact => Arithmetic::Exact,
+                    Numbers::Fp16 => Arithmetic::Fp16,
+                    Numbers::Engine => Arithmetic::Engine,
+                };
+                let directory = environment::temporary();
+                let machine = Machine::new(chip.clone(), self.os, arithmetic, directory);
+                let title = format!("emulated {}", chip.title);
+                Ok(self.over(Emulator::new(machine), host, chip, self.os, title))
+            }
+            Kind::Ane => {
+                let port = AnePort::open()?;
+                let machine = port.machine().clone();
+                let (chip, os) = (chip(&machine.chip)?, format!("macos{}", machine.os).parse()?);
+                let title = chip.title.clone();
+                Ok(self.over(port, host, chip, os, title))
+            }
         }
-        let Some(chip) = Chip::find(&self.chip).cloned() else {
-            let names: Vec<&str> = Chip::all().iter().map(|c| c.name.as_str()).collect();
-            bail!("there is no chip \"{}\"; known are {}", self.chip, names.join(", "));
-        };
-        let arithmetic = match self.engine_arithmetic {
-            Numbers::Exact => Arithmetic::Exact,
-            Numbers::Fp16 => Arithmetic::Fp16,
-            Numbers::Engine => Arithmetic::Engine,
-        };
-        let directory = environment::temporary();
-        let machine = Machine::new(chip.clone(), self.os, arithmetic, directory);
+    }
+
+    fn over<P: Port + 'static>(
+        &self,
+        port: P,
+        host: Arc<CpuBackend>,
+        chip: Chip,
+        os: Os,
+        title: String,
+    ) -> Device {
         let functions = match self.mode {
             Mode::Full => vec![PREFILL.to_owned(), DECODE.to_owned()],
             Mode::Prefill => vec![PREFILL.to_owned()],
         };
-        let options = Options {
-            chip: chip.clone(),
-            os: self.os,
-            functions,
-            columns: COLUMNS.to_vec(),
-            adapters: Vec::new(),
-            exhausted: None,
-        };
-        let backend = Arc::new(AneBackend::new(Arc::new(Emulator::new(machine)), host, options));
-        Ok(Device { backend: backend.clone(), engine: Some(Engine { backend, chip }) })
+        let columns = COLUMNS.to_vec();
+        let adapters = Vec::new();
+        let options = Options { chip, os, functions, columns, adapters, exhausted: None };
+        let backend = Arc::new(AneBackend::new(Arc::new(port), host, options));
+        let told = backend.clone();
+        Device { backend, engine: Some(Engine { stats: Box::new(move || told.stats()), title }) }
     }
 
     /// Whether operations that the device does not take are the expected course.
@@ -126,22 +143,25 @@ impl DeviceArgs {
 }
 
 impl Device {
-    /// What an engine did, if there is one.
-    pub(crate) fn stats(&self) -> Option<Stats> {
-        self.engine.as_ref().map(|e| e.backend.stats())
-    }
-
-    /// The same in a line.
+    /// What an engine did, in a line.
     pub(crate) fn summary(&self) -> Option<String> {
         let engine = self.engine.as_ref()?;
-        let Stats { compilations, dispatches, copied, virtual_time, .. } = engine.backend.stats();
+        let Stats { compilations, dispatches, copied, virtual_time, .. } = (engine.stats)();
         let time = virtual_time.map_or_else(String::new, |t| {
             format!("; {:.1} ms on its clock (predicted, not measured)", t.as_secs_f64() * 1e3)
         });
         Some(format!(
-            "emulated {}: {compilations} programs, {dispatches} dispatches, {:.1} MB copied{time}",
-            engine.chip.title,
+            "{}: {compilations} programs, {dispatches} dispatches, {:.1} MB copied{time}",
+            engine.title,
             copied as f64 / 1e6,
         ))
     }
+}
+
+fn chip(name: &str) -> Result<Chip> {
+    let Some(chip) = Chip::find(name).cloned() else {
+        let names: Vec<&str> = Chip::all().iter().map(|c| c.name.as_str()).collect();
+        bail!("there is no chip \"{name}\"; known are {}", names.join(", "));
+    };
+    Ok(chip)
 }

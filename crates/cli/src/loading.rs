@@ -5,20 +5,16 @@ use std::time::{Duration, Instant};
 
 use analysis::units;
 use anyhow::{Context, Result};
-use clap::{Args, ValueEnum};
-use cpu::CpuBackend;
-use exec::Backend;
+use clap::Args;
 use import::ModelFile;
 use llm::generate::Session;
 use llm::{LoadOptions, Model, ModelConfig, Tokenizer};
 
+use crate::devices::{Device, DeviceArgs};
 use crate::{environment, output, progress};
 
 /// Context if none is asked for, where the model allows more.
 const DEFAULT_CONTEXT: usize = 8192;
-
-/// More threads than any machine has processors only take memory.
-const MAX_THREADS: i64 = 1024;
 
 /// Which model.
 #[derive(Args)]
@@ -38,22 +34,11 @@ pub(crate) struct ModelName {
 pub(crate) struct ModelArgs {
     #[command(flatten)]
     name: ModelName,
-    /// What computes
-    #[arg(long, value_enum, default_value_t = Device::Cpu)]
-    device: Device,
-    /// Threads of the CPU; all processors by default
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS))]
-    threads: Option<u16>,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Longest sequence in tokens; by default the model's own, but at most 8192
     #[arg(long, value_name = "N")]
     context: Option<usize>,
-}
-
-/// What computes.
-#[derive(Clone, Copy, ValueEnum)]
-enum Device {
-    /// Native kernels on the CPU
-    Cpu,
 }
 
 /// A model ready to run.
@@ -64,6 +49,8 @@ pub(crate) struct Loaded {
     pub(crate) file: ModelFile,
     /// What runs it.
     pub(crate) session: Session,
+    /// What computes.
+    pub(crate) device: Device,
     /// Time to open, prepare and read the tokenizer; not to fetch.
     pub(crate) time: Duration,
     explicit_tokenizer: Option<PathBuf>,
@@ -94,9 +81,11 @@ impl ModelArgs {
             let config = model.config().clone();
             let context = self.context.unwrap_or(config.max_context.min(DEFAULT_CONTEXT));
             let program = model.specialize(context)?;
-            let runnable = self.backend().prepare(&program).context("cannot prepare the model")?;
+            let device = self.device.open()?;
+            let runnable = device.backend.prepare(&program).context("cannot prepare the model")?;
             let fallbacks = runnable.fallbacks();
-            if let Some(first) = fallbacks.first() {
+            // On an engine the embedding stays on the host, always.
+            if let Some(first) = fallbacks.first().filter(|_| !self.device.is_engine()) {
                 eprintln!(
                     "note: {} operations run on the slow reference interpreter; first {} {:?} in {}: {}",
                     fallbacks.len(),
@@ -111,6 +100,7 @@ impl ModelArgs {
                 config,
                 file: model.file().clone(),
                 session,
+                device,
                 time: start.elapsed(),
                 explicit_tokenizer: self.name.tokenizer.clone(),
             })
@@ -120,15 +110,6 @@ impl ModelArgs {
     /// Whether a tokenizer file was asked for.
     pub(crate) fn names_tokenizer(&self) -> bool {
         self.name.tokenizer.is_some()
-    }
-
-    fn backend(&self) -> Box<dyn Backend> {
-        match self.device {
-            Device::Cpu => {
-                let threads = self.threads.map_or_else(environment::threads, usize::from);
-                Box::new(CpuBackend::new(threads))
-            }
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use exec::port::{PortError, PortResult, Verb};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 pub(super) fn failure(message: String) -> PortError {
-    PortError { verb: Verb::Open, status: None, message }
+    PortError { verb: Verb::Open, status: None, message, reason: None }
 }
 
 /// Opens a library for as long as the process lives, since classes cannot be taken out of the runtime again.

@@ -40,6 +40,7 @@ impl<A: EncodeArguments, R: EncodeReturn> Message<A, R> {
             verb: Verb::Open,
             status: None,
             message: format!("{sign}[{class} {selector}] of macOS {os} {what}"),
+            reason: None,
         };
         let Some(method) = holder.instance_method(selector) else {
             return Err(complaint(format!(

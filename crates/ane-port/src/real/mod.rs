@@ -110,7 +110,7 @@ fn answer(verb: Verb, send: impl FnOnce(*mut *mut NSError) -> Bool) -> PortResul
 
 /// A verb's complaint that the framework returned nothing.
 fn nil(verb: Verb, method: Sel) -> PortError {
-    PortError { verb, status: None, message: format!("{method} returned nil") }
+    PortError { verb, status: None, message: format!("{method} returned nil"), reason: None }
 }
 
 impl Port for AnePort {

@@ -52,13 +52,13 @@ pub(super) fn as_object<T: Message>(object: &T) -> *const AnyObject {
 pub(super) fn refusal(verb: Verb, error: Option<&NSError>) -> PortError {
     let Some(error) = error else {
         let message = "the framework refused without an error".to_owned();
-        return PortError { verb, status: None, message };
+        return PortError { verb, status: None, message, reason: None };
     };
     let words = error.localizedDescription().to_string();
     let code = i64::try_from(error.code()).unwrap_or(i64::MAX);
     let status = status_in(&words).unwrap_or(code);
     let message = format!("{words} ({} {code})", error.domain());
-    PortError { verb, status: Some(status), message }
+    PortError { verb, status: Some(status), message, reason: None }
 }
 
 /// The engine's own status, which errors name in their words: `status=0x1d : Program Inference error`.

@@ -184,6 +184,7 @@ impl Raw {
             verb: Verb::Surface,
             status: None,
             message: format!("IOSurfaceCreate returned nothing for {bytes} bytes"),
+            reason: None,
         })?;
         Ok(Raw { surface, api: api.clone() })
     }
@@ -209,7 +210,7 @@ impl<'a> Locked<'a> {
         let (base, size) = unsafe { ((api.base_address)(raw), (api.alloc_size)(raw)) };
         if base.is_null() || size < count {
             let message = format!("a surface of {count} bytes has {size} at {base:p}");
-            return Err(PortError { verb: Verb::Access, status: None, message });
+            return Err(PortError { verb: Verb::Access, status: None, message, reason: None });
         }
         // SAFETY: there are that many bytes as long as the surface is locked; who is here is alone.
         Ok(unsafe { std::slice::from_raw_parts_mut(base.cast(), count) })
@@ -240,7 +241,7 @@ fn outcome(function: &str, status: i32) -> PortResult<()> {
         return Ok(());
     }
     let message = format!("{function} failed with {status:#x}");
-    Err(PortError { verb: Verb::Access, status: Some(status.into()), message })
+    Err(PortError { verb: Verb::Access, status: Some(status.into()), message, reason: None })
 }
 
 /// What an evaluation does to a surface.

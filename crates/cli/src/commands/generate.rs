@@ -89,6 +89,9 @@ impl Generate {
         } else {
             output::line("")?;
             output::remark(&summary(&generated));
+            if let Some(summary) = loaded.device.summary() {
+                output::remark(&summary);
+            }
         }
         let interrupted = generated.finish_reason == FinishReason::Cancelled;
         Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })

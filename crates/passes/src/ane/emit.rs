@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use ane_model::chip::BindingOrder;
 use half::f16;
 use mil::{
-    Arg, Error, ErrorKind, Function, FunctionBuilder, Literal, OpError, OpId, OpKind, OpView, Opset,
-    Payload, Program, Result, TensorType, ValueId,
+    Arg, Error, ErrorKind, Function, FunctionBuilder, Literal, OpError, OpId, OpKind, OpView,
+    Opset, Payload, Program, Result, TensorType, ValueId,
 };
 use tensor::{DType, Tensor, WeightStore};
 
@@ -14,8 +14,8 @@ use super::host::{self, Auxiliary};
 use super::partition::{tokens, weight_name};
 use super::weights::halves;
 use super::{
-    AdapterSlot, Binding, EngineStep, HalfWeights, HostSource, HostStep, Lowered, Source, StateSlot,
-    Step, Target, Wire, used_from_outside,
+    AdapterSlot, Binding, EngineStep, HalfWeights, HostSource, HostStep, Lowered, Source,
+    StateSlot, Step, Target, Wire, used_from_outside,
 };
 
 /// A function on its way to steps.
@@ -74,7 +74,11 @@ impl<'a> Lowering<'a> {
 
     fn new_wire(&mut self, v: ValueId) -> Wire {
         let data = &self.function.values[v];
-        let ty = self.function.tensor_ty(v).cloned().unwrap_or_else(|| TensorType::new(DType::F32, [0usize; 0]));
+        let ty = self
+            .function
+            .tensor_ty(v)
+            .cloned()
+            .unwrap_or_else(|| TensorType::new(DType::F32, [0usize; 0]));
         self.wires.push((data.name.clone(), ty));
         let wire = Wire(self.wires.len() - 1);
         self.wire_of.insert(v, wire);
@@ -201,7 +205,8 @@ impl<'a> Lowering<'a> {
         function.inputs = inputs.iter().map(|(v, _)| *v).collect();
         function.body.outputs = outputs.iter().map(|(v, _)| *v).collect();
         let strip = |list: Vec<(ValueId, Binding)>| list.into_iter().map(|(_, b)| b).collect();
-        let (mut inputs, mut outputs): (Vec<Binding>, Vec<Binding>) = (strip(inputs), strip(outputs));
+        let (mut inputs, mut outputs): (Vec<Binding>, Vec<Binding>) =
+            (strip(inputs), strip(outputs));
         if order == Some(BindingOrder::Size) {
             let size = |b: &Binding| b.shape.iter().product::<usize>();
             inputs.sort_by_key(size);
@@ -218,7 +223,10 @@ impl<'a> Lowering<'a> {
                 let (first, last) = (self.function.describe(*first), self.function.describe(*last));
                 format!("{}: {first} to {last}", self.name)
             }
-            _ => ops.iter().map(|&op| format!("{}: {}", self.name, self.function.describe(op))).collect(),
+            _ => ops
+                .iter()
+                .map(|&op| format!("{}: {}", self.name, self.function.describe(op)))
+                .collect(),
         };
         self.steps.push(Step::Engine(EngineStep { label, program, inputs, outputs }));
         Ok(origins)
@@ -275,7 +283,9 @@ impl<'a> Lowering<'a> {
                     Some("silu") => e.silu(gate, name)?,
                     Some("gelu") => e.gelu(gate, true, name)?,
                     Some("gelu_tanh") => e.gelu(gate, false, name)?,
-                    other => return Err(place(OpError::unsupported(format!("activation {other:?}")))),
+                    other => {
+                        return Err(place(OpError::unsupported(format!("activation {other:?}"))));
+                    }
                 };
                 let up = self.matrix(id, "up")?;
                 let up = e.conv(x, up, &format!("{name}_up"))?;
@@ -433,7 +443,10 @@ impl<'a> Lowering<'a> {
         let sine = e.raw("in_sine", [1, 1, dim, columns], sine);
         let cosine = e.raw("in_cosine", [1, 1, dim, columns], cosine);
         let rotation = Tensor::from_slice(&[1, 1, dim, dim], &rotation);
-        let rotation = e.shared(&format!("rotation_{interleaved}_{pairs}"), rotation.map_err(|e| bug(e.to_string()))?)?;
+        let rotation = e.shared(
+            &format!("rotation_{interleaved}_{pairs}"),
+            rotation.map_err(|e| bug(e.to_string()))?,
+        )?;
         let split = e.reshape(x, [1, heads, dim, columns], &format!("{name}_heads"))?;
         let turned = e.matmul(rotation, split, [false, false], &format!("{name}_turned"))?;
         let turned = e.binary(OpKind::Mul, turned, sine, &format!("{name}_sine"))?;
@@ -452,7 +465,8 @@ impl<'a> Lowering<'a> {
         let query = self.tensor(e, id, "query")?;
         let width = self.width(id, "query")?;
         let (key, value) = (self.tensor(e, id, "key")?, self.tensor(e, id, "value")?);
-        let states = [self.state(self.arg(id, "key_cache")?)?, self.state(self.arg(id, "value_cache")?)?];
+        let states =
+            [self.state(self.arg(id, "key_cache")?)?, self.state(self.arg(id, "value_cache")?)?];
         let StateSlot { heads: groups, dim, slots, .. } = self.states[states[0]].1;
         let (heads, s) = (width / dim, e.columns);
         let written = Auxiliary::Written { slots };
@@ -471,7 +485,8 @@ impl<'a> Lowering<'a> {
         for (state, new) in states.into_iter().zip([key, value]) {
             let channels = groups * dim;
             let label = self.states[state].1.name.clone();
-            let old = e.input(&format!("in_{label}"), [1, channels, 1, slots], Source::State(state));
+            let old =
+                e.input(&format!("in_{label}"), [1, channels, 1, slots], Source::State(state));
             let new = e.reshape(new, [1, 1, channels, s], &format!("{label}_rows"))?;
             let new = e.matmul(new, written, [false, false], &format!("{label}_placed"))?;
             let new = e.reshape(new, [1, channels, 1, slots], &format!("{label}_new"))?;
@@ -652,14 +667,16 @@ impl Emitter<'_> {
         name: &str,
     ) -> Result<ValueId> {
         let shape = self.b.function().tensor_ty(x).and_then(TensorType::fixed_shape);
-        let width = shape.and_then(|s| s.get(1).copied()).ok_or_else(|| bug("a norm of no tokens"))?;
+        let width =
+            shape.and_then(|s| s.get(1).copied()).ok_or_else(|| bug("a norm of no tokens"))?;
         let s = self.columns;
         let (x, axis) = match dim {
             Some(dim) => (self.reshape(x, [1, width / dim, dim, s], &format!("{name}_split"))?, 2),
             None => (x, 1),
         };
         let magnitude = self.unary(OpKind::Abs, x, &format!("{name}_abs"))?;
-        let largest = self.reduce(OpKind::ReduceMax, magnitude, axis, &format!("{name}_largest"))?;
+        let largest =
+            self.reduce(OpKind::ReduceMax, magnitude, axis, &format!("{name}_largest"))?;
         let least = self.scalar((-7f64).exp2());
         let largest = self.binary(OpKind::Maximum, largest, least, &format!("{name}_divisor"))?;
         let y = self.binary(OpKind::RealDiv, x, largest, &format!("{name}_unit"))?;

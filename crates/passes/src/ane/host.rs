@@ -2,7 +2,7 @@
 
 use half::f16;
 use mil::{
-    Arg, Dim, FunctionBuilder, Literal, OpId, OpKind, Opset, Program, Result, TensorType, ValueDef,
+    Dim, FunctionBuilder, Literal, OpId, OpKind, Opset, Program, Result, TensorType, ValueDef,
     ValueId,
 };
 use tensor::{DType, Tensor, WeightStore};
@@ -108,9 +108,11 @@ impl Auxiliary {
             Auxiliary::Rotation { frequencies, sine } => {
                 let row = reshape(b, positions, [1, 1, 1, columns as i32], "row")?;
                 let row = cast(b, row, "fp32", "at")?;
-                let table: Vec<f32> = frequencies.iter().map(|&bits| f32::from_bits(bits)).collect();
+                let table: Vec<f32> =
+                    frequencies.iter().map(|&bits| f32::from_bits(bits)).collect();
                 let table = constant(b, "frequencies", &[1, 1, table.len(), 1], &table)?;
-                let angle = b.op(OpKind::Mul).arg("x", row).arg("y", table).name("angle").result()?;
+                let angle =
+                    b.op(OpKind::Mul).arg("x", row).arg("y", table).name("angle").result()?;
                 let kind = if *sine { OpKind::Sin } else { OpKind::Cos };
                 let wave = b.op(kind).arg("x", angle).name("wave").result()?;
                 cast(b, wave, "fp16", "y")?
@@ -143,7 +145,12 @@ fn cast(b: &mut FunctionBuilder<'_>, x: ValueId, dtype: &str, name: &str) -> Res
     b.op(OpKind::Cast).arg("x", x).arg("dtype", Literal::string(dtype)).name(name).result()
 }
 
-fn reshape(b: &mut FunctionBuilder<'_>, x: ValueId, shape: [i32; 4], name: &str) -> Result<ValueId> {
+fn reshape(
+    b: &mut FunctionBuilder<'_>,
+    x: ValueId,
+    shape: [i32; 4],
+    name: &str,
+) -> Result<ValueId> {
     b.op(OpKind::Reshape).arg("x", x).arg("shape", Literal::vector(&shape)).name(name).result()
 }
 
@@ -159,7 +166,13 @@ fn axes(
     Ok([rows, constant(b, "slots", &[1, 1, 1, slots], &numbers)?])
 }
 
-fn compare(b: &mut FunctionBuilder<'_>, kind: OpKind, x: ValueId, y: ValueId, name: &str) -> Result<ValueId> {
+fn compare(
+    b: &mut FunctionBuilder<'_>,
+    kind: OpKind,
+    x: ValueId,
+    y: ValueId,
+    name: &str,
+) -> Result<ValueId> {
     b.op(kind).arg("x", x).arg("y", y).name(name).result()
 }
 
@@ -183,7 +196,7 @@ fn mask(
     let [rows, slots] = axes(b, positions, columns, slots)?;
     let mut seen = compare(b, OpKind::LessEqual, slots, rows, "earlier")?;
     if let Some(window) = window {
-        let width = Arg::Literal(Literal::scalar(window as i32));
+        let width = Literal::scalar(window as i32);
         let first = b.op(OpKind::Sub).arg("x", rows).arg("y", width).name("before").result()?;
         let near = compare(b, OpKind::Greater, slots, first, "near")?;
         seen = compare(b, OpKind::LogicalAnd, seen, near, "seen")?;

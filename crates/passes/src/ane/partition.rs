@@ -24,8 +24,13 @@ pub(super) fn partition(
     adapters: &[AdapterSlot],
     refused: &BTreeMap<OpId, String>,
 ) -> Vec<Segment> {
-    let ops: Vec<OpId> =
-        function.body.ops.iter().copied().filter(|&op| function.ops[op].kind != OpKind::Const).collect();
+    let ops: Vec<OpId> = function
+        .body
+        .ops
+        .iter()
+        .copied()
+        .filter(|&op| function.ops[op].kind != OpKind::Const)
+        .collect();
     let mut on_engine: BTreeSet<ValueId> = BTreeSet::new();
     let mut runs: Vec<(bool, Vec<OpId>)> = Vec::new();
     for op in ops {
@@ -145,7 +150,9 @@ impl Use {
         let op = &function.ops[id];
         op.for_each_arg_value(|v| {
             let constant = function.const_of(v).and_then(|l| l.ty.as_tensor());
-            if constant.is_some_and(|t| t.rank() > 0 && t.dtype.is_float() || t.dtype.is_block_quantized()) {
+            if constant
+                .is_some_and(|t| t.rank() > 0 && t.dtype.is_float() || t.dtype.is_block_quantized())
+            {
                 self.weights.insert(function.values[v].name.clone());
             }
         });
