@@ -1,5 +1,6 @@
 //! A function lowered for the engine, ready to run: its programs, surfaces and requests.
 
+use std::collections::hash_map::Entry as Place;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -199,14 +200,16 @@ impl<P: Port> Function<P> {
                     let mut given = Tensors::new();
                     for (name, source) in inputs {
                         let (HostSource::Wire(wire) | HostSource::Padded(wire)) = *source;
-                        if !tensors.contains_key(&wire) {
-                            let tensor =
-                                fetch(&held, wire, &self.wires, self.columns, tokens, programs)?;
-                            tensors.insert(wire, tensor);
-                        }
+                        let tensor = match tensors.entry(wire) {
+                            Place::Occupied(known) => known.into_mut(),
+                            Place::Vacant(place) => {
+                                let (wires, columns) = (&self.wires, self.columns);
+                                place.insert(fetch(&held, wire, wires, columns, tokens, programs)?)
+                            }
+                        };
                         let tensor = match source {
-                            HostSource::Wire(_) => tensors[&wire].clone(),
-                            HostSource::Padded(_) => padded(&tensors[&wire], self.columns)?,
+                            HostSource::Wire(_) => tensor.clone(),
+                            HostSource::Padded(_) => padded(tensor, self.columns)?,
                         };
                         given.insert(name.clone(), tensor);
                     }

@@ -283,9 +283,9 @@ impl Maker<'_> {
     /// A linear layer or product with a constant, with constants around it.
     fn layer(&mut self, x: ValueId, last: usize, i: Instruction) -> mil::Result<ValueId> {
         let rank = self.shape(x).len();
-        let x = if i.form % 2 == 0 { x } else { self.affine(x, rank - 1, i.b)? };
+        let x = if i.form.is_multiple_of(2) { x } else { self.affine(x, rank - 1, i.b)? };
         let out = [4, 8][i.b % 2];
-        let turned = i.form % 3 == 0;
+        let turned = i.form.is_multiple_of(3);
         let w = self.weight(DType::F32, &if turned { [last, out] } else { [out, last] })?;
         let made = if i.form % 3 == 2 {
             self.f.op(OpKind::Linear).arg("x", x).arg("weight", w).result()?
@@ -303,8 +303,8 @@ impl Maker<'_> {
         let n: usize = shape.iter().product();
         let channels = if n.is_multiple_of(4) { 4 } else { 1 };
         let x = self.reshape(x, &[1, channels, -1])?;
-        let x = if i.form % 2 == 0 { x } else { self.affine(x, 1, i.b)? };
-        let groups = if i.b % 2 == 0 { 1 } else { channels };
+        let x = if i.form.is_multiple_of(2) { x } else { self.affine(x, 1, i.b)? };
+        let groups = if i.b.is_multiple_of(2) { 1 } else { channels };
         let transposed = i.form >= 9;
         let taps = if i.b % 4 < 2 { 1 } else { 2 };
         let inner = channels as usize / if transposed { 1 } else { groups as usize };

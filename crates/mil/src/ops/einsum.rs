@@ -148,7 +148,7 @@ impl OpDef for Einsum {
         let Some(Arg::List(values)) = op.arg("values") else {
             return Err(OpError::invalid("values are missing"));
         };
-        let (&[ref x, ref y], equation) = (&values[..], Equation::of(op)?) else {
+        let ([x, y], equation) = (&values[..], Equation::of(op)?) else {
             return Err(OpError::invalid(format!("{} values, not 2", values.len())));
         };
         // The axis h moves to the front of the matrices: from behind c in `x`, from behind w in `y`.

@@ -1,6 +1,7 @@
 //! Weights as the engine takes them: fp16, converted once for all programs that use them.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use half::f16;
 use mil::{Error, ErrorKind, Result};
@@ -21,14 +22,17 @@ impl HalfWeights {
         id: WeightId,
         shape: &[usize],
     ) -> Result<Tensor> {
-        if !self.0.contains_key(&id) {
-            let weight = store.get(id).ok_or_else(|| {
-                Error::new(ErrorKind::Invalid, format!("{id} is not in the store"))
-            })?;
-            self.0.insert(id, halves(&weight.tensor, &weight.name)?);
-        }
+        let half = match self.0.entry(id) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let weight = store.get(id).ok_or_else(|| {
+                    Error::new(ErrorKind::Invalid, format!("{id} is not in the store"))
+                })?;
+                place.insert(halves(&weight.tensor, &weight.name)?)
+            }
+        };
         let misshapen = |e: tensor::TensorError| Error::new(ErrorKind::Bug, e.to_string());
-        self.0[&id].reshaped(shape).map_err(misshapen)
+        half.reshaped(shape).map_err(misshapen)
     }
 }
 

@@ -241,7 +241,7 @@ fn casts() -> Vec<Case> {
             let mut outputs = Vec::new();
             for (i, v) in [x, y, b].into_iter().enumerate() {
                 let op = c.f.op(OpKind::Cast).arg("x", v).arg("dtype", Literal::string(name));
-                outputs.push(op.name(&format!("cast_{i}")).result()?);
+                outputs.push(op.name(format!("cast_{i}")).result()?);
             }
             Ok(outputs)
         })
