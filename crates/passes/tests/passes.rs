@@ -3,7 +3,7 @@
 
 use half::f16;
 use mil::eval::Arithmetic;
-use mil::{FunctionBuilder, Literal, OpKind, Opset, Payload, Program, TensorType, ValueId};
+use mil::{Arg, FunctionBuilder, Literal, OpKind, Opset, Payload, Program, TensorType, ValueId};
 use proptest::prelude::*;
 use rigel_passes::{PASSES, Pass, pass, pipelines, run, with_requirements};
 use tensor::{Bytes, DType, Tensor};
@@ -65,12 +65,19 @@ fn rounded(program: &Program) -> Program {
     for (id, tensor) in weights {
         tensor.map(|t| program.weights.replace(id, t));
     }
-    let ops = program.functions.values_mut().flat_map(|f| f.ops.values_mut());
-    for literal in ops.filter_map(|op| op.attributes.get_mut("val")) {
+    let round = |literal: &mut Literal| {
         if let Payload::Tensor(t) = &literal.payload
             && let Some(t) = half(t)
         {
             literal.payload = Payload::Tensor(t);
+        }
+    };
+    for op in program.functions.values_mut().flat_map(|f| f.ops.values_mut()) {
+        op.attributes.get_mut("val").into_iter().for_each(round);
+        for arg in op.args.iter_mut().flatten() {
+            if let Arg::Literal(literal) = arg {
+                round(literal);
+            }
         }
     }
     program
