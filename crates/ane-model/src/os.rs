@@ -17,6 +17,12 @@ pub struct Os {
 }
 
 impl Os {
+    /// A version such as `15.0` of a platform's system; `None` if it does not begin with a number.
+    pub fn of(platform: Platform, version: &str) -> Option<Self> {
+        let major = version.split('.').next()?.trim().parse().ok()?;
+        Some(Os { platform, major })
+    }
+
     /// The iOS version of the same year, by which versions of both systems are compared.
     pub fn year(self) -> u16 {
         match self.platform {
@@ -64,8 +70,7 @@ impl FromStr for Os {
             (_, Some(n)) => (Platform::Phone, n),
             _ => return Err(error()),
         };
-        let major = number.split('.').next().and_then(|n| n.trim().parse().ok());
-        Ok(Os { platform, major: major.ok_or_else(error)? })
+        Os::of(platform, number).ok_or_else(error)
     }
 }
 
@@ -81,6 +86,7 @@ mod tests {
         assert_eq!(os("macos13").opset(), Some(Opset::Ios16));
         assert_eq!(os("ios27").opset(), Some(Opset::Ios26));
         assert_eq!(os("ios14").opset(), None);
+        assert_eq!(Os::of(Platform::Mac, "15.0"), Some(os("macos15")));
         assert!("windows11".parse::<Os>().is_err());
     }
 }

@@ -136,6 +136,28 @@ impl Chip {
         Chip::all().iter().find(|c| c.name == name)
     }
 
+    /// The same chip, sure of itself: contradicting claims are dropped, so that every rule decides by
+    /// the values alone. What an emulated machine is made of; [`Fact::with`] turns its switches.
+    #[must_use]
+    pub fn settled(&self) -> Chip {
+        let mut chip = self.clone();
+        chip.identity.settle();
+        chip.limits.settle();
+        chip.io.settle();
+        chip.runtime.settle();
+        chip.memory.settle();
+        chip.rates.settle();
+        chip.coreml.settle();
+        chip.numerics.settle();
+        chip.formats.settle();
+        chip.switches.settle();
+        let tables = [&mut chip.table_errors, &mut chip.estimates_ane, &mut chip.estimates_cpu];
+        for fact in tables.into_iter().flat_map(|table| table.values_mut()) {
+            fact.claims.clear();
+        }
+        chip
+    }
+
     /// Reads a chip file, such as a measuring program writes. It may inherit from a known chip.
     ///
     /// # Errors

@@ -18,6 +18,13 @@ macro_rules! sections {
             #[derive(Clone, PartialEq, Debug, Default, Deserialize)]
             #[serde(deny_unknown_fields, default)]
             pub struct $name { $($(#[$field_doc])* pub $field: Option<Fact<$ty>>,)* }
+
+            impl $name {
+                /// Forgets what contradicts the values.
+                pub(super) fn settle(&mut self) {
+                    $(if let Some(fact) = &mut self.$field { fact.claims.clear(); })*
+                }
+            }
         )*
     };
 }

@@ -78,3 +78,15 @@ fn a_switch_turns_an_error_into_a_warning() {
     assert_eq!(severity(&machine), None);
     assert_eq!(severity(chip("m1")), Some(Severity::Warning));
 }
+
+#[test]
+fn a_settled_machine_has_no_doubts() {
+    let text = "h[1, 20000, 1, 64] x | h[1, 20000, 1, 64] y = relu(x = x); | y";
+    let severity = |chip: &Chip| {
+        let found = findings(text, chip, Path::Direct, "");
+        found.into_iter().find(|d| d.rule.id == "ane-axis-limit").map(|d| d.severity)
+    };
+    assert_eq!(severity(chip("m1")), Some(Severity::Warning));
+    assert_eq!(severity(&chip("m1").settled()), Some(Severity::Error));
+    assert_eq!(severity(chip("m4")), None);
+}
