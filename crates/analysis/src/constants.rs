@@ -1,7 +1,7 @@
 //! Constants behind arguments: consts, literals in place and compressed constants, each as one thing, so that how a
 //! constant is written (in place, by a const, in a weight file) makes no difference.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
@@ -10,6 +10,7 @@ use mil::eval::{self, Arithmetic, Array, Value};
 use mil::{
     Arg, Function, Literal, OpError, OpId, OpKind, Payload, Program, Type, ValueDef, ValueId,
 };
+use tensor::WeightId;
 
 /// Numbers of a constant that is still written out; a larger one counts as a weight, as Core ML's weight files
 /// have it.
@@ -37,6 +38,12 @@ pub(crate) enum Constant<'a> {
 /// Deepest nesting of compressed constants that is followed: Core ML's own go two deep.
 const DEPTH: usize = 8;
 
+fn hash_bytes(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
 /// A function with its program and the hashes of its constants.
 pub(crate) struct Scope<'a> {
     pub(crate) program: &'a Program,
@@ -44,13 +51,15 @@ pub(crate) struct Scope<'a> {
     pub(crate) function: &'a Function,
     /// Of the operations that make constants, once they are asked for: weights are large.
     hashes: OnceCell<HashMap<OpId, u64>>,
+    /// Of the bytes of weights that were asked for.
+    bytes: RefCell<HashMap<WeightId, u64>>,
 }
 
 impl<'a> Scope<'a> {
     /// Function `name` of `program`, if there is one.
     pub(crate) fn new(program: &'a Program, name: &str) -> Option<Self> {
         let (name, function) = program.functions.get_key_value(name)?;
-        Some(Scope { program, name, function, hashes: OnceCell::new() })
+        Some(Scope { program, name, function, hashes: OnceCell::new(), bytes: RefCell::default() })
     }
 
     /// The constant that value `v` is, if it is one.
@@ -197,13 +206,12 @@ impl<'a> Scope<'a> {
     }
 
     fn hash_payload(&self, payload: &Payload, hasher: &mut DefaultHasher) {
-        let mut tensor = |t: &tensor::Tensor| hasher.write(t.bytes());
         match payload {
-            Payload::Tensor(t) => tensor(t),
+            Payload::Tensor(t) => hash_bytes(t.bytes()).hash(hasher),
             Payload::Weight(id) => {
-                if let Some(weight) = self.program.weights.get(*id) {
-                    tensor(&weight.tensor);
-                }
+                let weight = || self.program.weights.get(*id).map(|w| hash_bytes(w.tensor.bytes()));
+                let mut known = self.bytes.borrow_mut();
+                known.entry(*id).or_insert_with(|| weight().unwrap_or(0)).hash(hasher);
             }
             Payload::Strings(strings) => strings.hash(hasher),
             Payload::Items(items) => items.iter().for_each(|p| self.hash_payload(p, hasher)),

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, bail, ensure};
 use mil::eval::{self, Arithmetic, Array, Data, States, Value};
 use mil::package::{Kind, Package, Shapes};
 use mil::{ErrorKind, Program};
 use serde::Serialize;
 use tensor::DType;
 
+use crate::Error;
+use crate::error::{Context, Result, bail, ensure};
 use crate::inputs::{InputArg, Inputs};
 
 /// Calls of a function that has states, each of which finds what the one before left.
@@ -215,7 +216,7 @@ impl Trial {
                     format!(":{}", shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x"))
                 });
                 let argument = format!("{input}={source}{}", shape.unwrap_or_default());
-                arguments.push(argument.parse().map_err(anyhow::Error::msg)?);
+                arguments.push(argument.parse().map_err(Error::Invalid)?);
             }
             let mut made = Inputs::new(package, name, &arguments, steps, seed)?;
             let inputs: Vec<_> = (0..steps).map(|step| made.step(step)).collect();
@@ -226,7 +227,7 @@ impl Trial {
         };
         run("random").or_else(|first| {
             let invalid = |e: &mil::Error| e.kind == ErrorKind::Invalid;
-            let values = first.downcast_ref::<mil::Error>().is_some_and(invalid);
+            let values = matches!(first.cause(), Error::Program(e) if invalid(e));
             // Positions and lengths are small, and often may only be 0 together.
             if values { run("zeros").map_err(|_| first) } else { Err(first) }
         })

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-use anyhow::{Context, Result, bail, ensure};
 use fastrand::Rng;
 use mil::eval::{Array, Data, Value};
 use mil::package::{Kind, Package, Shapes};
 use mil::{Dim, Function, TensorType};
 use tensor::{DType, Tensor, element_count};
 
+use crate::error::{Context, Result, bail, ensure};
 use crate::npy;
 
 /// Random integers go up to this: they are ids or positions in most models, which any of them has.

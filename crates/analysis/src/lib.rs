@@ -5,6 +5,7 @@ pub mod diff;
 pub mod difference;
 mod encoding;
 pub mod equivalence;
+mod error;
 pub mod files;
 pub mod graph;
 pub mod inputs;
@@ -15,3 +16,5 @@ pub mod package_listing;
 pub mod statistics;
 pub mod units;
 mod written;
+
+pub use error::{Error, Result};

@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io::{Cursor, Read, Seek, Write};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
 use mil::eval::{Arithmetic, Array, Data};
 use tensor::{Bytes, DType, Tensor, element_count};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
+use crate::error::{Context, Result, bail, ensure};
 use crate::files;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
@@ -95,11 +95,11 @@ pub fn parse(bytes: &[u8]) -> Result<Array> {
         _ => bail!("version {major} of numpy's format"),
     };
     let (header, data) = rest.split_at_checked(len).context("cut short")?;
-    let header = std::str::from_utf8(header).context("the header is no text")?;
+    let header = std::str::from_utf8(header).ok().context("the header is no text")?;
     let descr = field(header, "descr", '\'', '\'')?;
     let dtype = DTYPES.iter().find(|(_, d)| *d == descr).map(|&(d, _)| d);
     let dtype = dtype.with_context(|| format!("elements of type {descr}"))?;
-    let size = |d: &str| d.parse::<usize>().with_context(|| format!("size \"{d}\""));
+    let size = |d: &str| d.parse::<usize>().ok().with_context(|| format!("\"{d}\" is no size"));
     let shape: Vec<usize> = field(header, "shape", '(', ')')?
         .split(',')
         .map(str::trim)
@@ -174,7 +174,7 @@ pub fn to_bytes(array: &Array, arithmetic: Arithmetic) -> Result<Vec<u8>> {
     let start = (MAGIC.len() + 4 + header.len() + 1).next_multiple_of(64);
     header.extend(std::iter::repeat_n(' ', start - MAGIC.len() - 4 - header.len() - 1));
     header.push('\n');
-    let len = u16::try_from(header.len()).context("too many dimensions")?;
+    let len = u16::try_from(header.len()).ok().context("too many dimensions")?;
     let bytes: &[u8] = tensor.bytes();
     Ok([MAGIC, &[1, 0], &len.to_le_bytes(), header.as_bytes(), bytes].concat())
 }
@@ -280,7 +280,7 @@ mod tests {
             parse(&bytes).unwrap_err().to_string()
         };
         assert_eq!(changed("<f4", ">f4"), "elements of type >f4");
-        assert_eq!(changed("(2,)", "(-2)"), "size \"-2\"");
+        assert_eq!(changed("(2,)", "(-2)"), "\"-2\" is no size");
         assert!(changed("(2,)", "(3,)").contains("8 bytes do not make fp32 [3]"));
     }
 }

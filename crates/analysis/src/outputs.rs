@@ -2,9 +2,10 @@
 
 use std::rc::Rc;
 
-use anyhow::{Context, Result, bail, ensure};
 use mil::Function;
 use mil::eval::{Array, Data, Value};
+
+use crate::error::{Context, Result, bail, ensure};
 
 /// Results by name, in the function's order.
 pub type Named = Vec<(String, Rc<Array>)>;

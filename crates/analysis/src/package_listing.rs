@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
 use mil::package::{Kind, Package, Shapes};
 use mil::{Cost, Function, OpKind, OpView, Payload, Type, ValueId};
 use serde::Serialize;
 
 use crate::constants::{Scope, decompresses, is_constant};
 use crate::encoding::encoding;
+use crate::error::{Context, Result};
 use crate::inputs::described;
 use crate::units;
 

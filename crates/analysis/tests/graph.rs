@@ -87,7 +87,7 @@ fn what_is_too_large_is_refused() {
         let mut b = FunctionBuilder::new("main", Opset::Ios15, &mut program.weights);
         let mut x = b.input("x", TensorType::new(tensor::DType::F32, [1usize]));
         for i in 0..n {
-            x = b.op(OpKind::Relu).arg("x", x).name(&format!("relu_{i}")).result().unwrap();
+            x = b.op(OpKind::Relu).arg("x", x).name(format!("relu_{i}")).result().unwrap();
         }
         let f = b.finish(vec![x]);
         program.functions.insert("main".into(), f);

@@ -41,7 +41,7 @@ Environment:
   NO_COLOR       No colours, even on a terminal
 
 Results go to standard output, all else to standard error.
-Exit status: 0 success, 1 failure, 2 wrong usage, 130 interrupted.";
+Exit status: 0 success, 1 failure, 2 wrong usage, 130 interrupted; of diff 0 the same, 1 different, 2 failure.";
 
 /// The whole command line.
 #[derive(Parser)]

@@ -1,9 +1,8 @@
 //! How far apart the results of two programs are: both run on the same inputs by the reference interpreter.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 
-use anyhow::{Context, Result};
 use mil::eval::{self, Arithmetic, Array, Data, States, Value};
 use mil::package::Package;
 use mil::{Function, Program, ValueDef, ValueId};
@@ -13,6 +12,7 @@ use super::changes::pair_outputs;
 use super::matching::{self, Matching};
 use crate::constants::Scope;
 use crate::difference::{Agreement, Difference, agreement};
+use crate::error::{Context, Result};
 use crate::inputs::{self, InputArg, Inputs};
 use crate::outputs::arrays;
 
@@ -199,10 +199,10 @@ impl Run<'_> {
         diff: &mut NumericDiff,
     ) -> Result<()> {
         let Run { a, b, matching, options } = *self;
-        let mut seen = HashMap::<ValueId, Vec<Rc<Array>>>::new();
+        let mut seen = HashMap::<ValueId, VecDeque<Rc<Array>>>::new();
         let mut note = |v: ValueId, value: &Value| {
             if let (true, Value::Array(array)) = (options.operations, value) {
-                seen.entry(v).or_default().push(array.clone());
+                seen.entry(v).or_default().push_back(array.clone());
             }
         };
         let (first, second) = (&mut states.0, &mut states.1);
@@ -259,7 +259,7 @@ struct Watch<'a, 'd> {
     run: &'a Run<'a>,
     step: usize,
     /// The first function's values, in the order they were made.
-    seen: HashMap<ValueId, Vec<Rc<Array>>>,
+    seen: HashMap<ValueId, VecDeque<Rc<Array>>>,
     /// Whether the second function's values are within the tolerance.
     agrees: HashMap<ValueId, bool>,
     diff: &'d mut NumericDiff,
@@ -276,8 +276,7 @@ impl Watch<'_, '_> {
         let p = matching.back.get(&q);
         let v = p.and_then(|&p| a.function.ops[p].outputs.get(i as usize));
         // A value made several times, as in a loop, is compared turn by turn.
-        let other = v.and_then(|v| self.seen.get_mut(v)).filter(|turns| !turns.is_empty());
-        let other = other.map(|turns| turns.remove(0));
+        let other = v.and_then(|v| self.seen.get_mut(v)?.pop_front());
         let (Some(&p), Some(&v), Some(x), Value::Array(y)) = (p, v, other, value) else {
             self.agrees.insert(w, given);
             return;

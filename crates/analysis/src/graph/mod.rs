@@ -7,8 +7,9 @@ mod page;
 mod scene;
 mod svg;
 
-use anyhow::{Result, ensure};
 use mil::package::Package;
+
+use crate::{Error, Result};
 
 /// Most operations that are drawn; more would take browsers too long.
 const LARGEST: usize = 20_000;
@@ -35,9 +36,10 @@ fn sections(package: &Package) -> Result<Vec<scene::Section>> {
     let count: usize = functions
         .map(|f| f.ops.values().filter(|op| !crate::constants::is_constant(op.kind)).count())
         .sum();
-    ensure!(
-        count <= LARGEST,
-        "limit: a drawing takes up to {LARGEST} operations, and the program has {count}"
-    );
+    if count > LARGEST {
+        let words =
+            format!("a drawing takes up to {LARGEST} operations, and the program has {count}");
+        return Err(Error::Limit(words));
+    }
     Ok(scene::sections(&package.program))
 }

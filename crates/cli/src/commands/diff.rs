@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use analysis::diff::{self, NumericDiff, NumericOptions, ProgramDiff};
 use analysis::inputs::InputArg;
 use analysis::package_listing;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::Args;
 use llm::{LoadOptions, Model};
 use mil::package::Package;
@@ -55,7 +55,7 @@ pub(crate) struct Diff {
     #[arg(long, value_name = "T", requires = "input", value_parser = tolerance)]
     tolerance: Option<f64>,
     /// Seed of random inputs
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "input")]
     seed: u64,
     /// Print a JSON object: same, structure (package, removed, added, functions), and with --input numbers
     /// (function, tolerance, outputs, states, operations, first_divergence)
@@ -134,7 +134,6 @@ fn open(name: &str) -> Result<Package> {
         Some(path) => Package::open(path)?,
         None => {
             let path = environment::hub()?.resolve(name, &Downloads::default())?;
-            ensure!(path.exists(), "{name}: no such file");
             let model = Model::load_with(path, LoadOptions::default())?;
             Package::from_program(model.program().clone())
         }

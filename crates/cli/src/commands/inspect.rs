@@ -74,7 +74,7 @@ fn draw(path: &Path, out: &Path) -> Result<()> {
         _ => bail!("{}: a drawing is a .svg or .html file", out.display()),
     };
     let drawn = drawn.with_context(|| path.display().to_string())?;
-    analysis::files::write(out, drawn.as_bytes())
+    Ok(analysis::files::write(out, drawn.as_bytes())?)
 }
 
 fn types(inspection: &Inspection) -> BTreeMap<&str, Type> {

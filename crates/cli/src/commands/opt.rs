@@ -115,7 +115,7 @@ impl Opt {
             passes::run(&mut program, &chosen[..count]).is_ok() && reference.hold(&program).is_ok()
         });
         let name = chosen[number - 1].name();
-        Err(error
+        Err(anyhow::Error::from(error)
             .context(format!("pass {name} (number {number}) changes results; nothing is written")))
     }
 

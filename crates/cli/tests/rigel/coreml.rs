@@ -8,7 +8,7 @@ use half::f16;
 
 use crate::run::{Outcome, assert_fails, json, rigel};
 
-fn artefact(name: &str) -> String {
+pub(crate) fn artefact(name: &str) -> String {
     testkit::shared_dir().join("coreml").join(name).to_str().unwrap().to_owned()
 }
 

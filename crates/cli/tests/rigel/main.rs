@@ -3,6 +3,7 @@
 
 mod convert;
 mod coreml;
+mod diff;
 mod errors;
 mod help;
 mod opt;
