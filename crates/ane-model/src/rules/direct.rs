@@ -259,7 +259,10 @@ pub(super) const RULES: &[Rule] = &[
         id: "ane-sine",
         title: "sin and cos need A15 or newer",
         paths: &[super::Path::Direct, super::Path::CoreMl],
-        evidence: &[claimed("ane-guide"), measured("751K: supported on M4")],
+        evidence: &[
+            claimed("notes on single operations, source not named"),
+            measured("751K: supported on M4"),
+        ],
         fix: "pass the tables of the rotary embedding as inputs or constants",
         condition: Condition::Op(|op| {
             let refused =

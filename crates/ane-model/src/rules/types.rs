@@ -48,7 +48,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "arithmetic on truth values may not run on the engine",
         evidence: &[
             disputed("751K, M4: comparisons, select and logical_and are supported"),
-            claimed("ane-guide: boolean logic is not"),
+            claimed("notes on single operations, source not named: boolean logic is not"),
         ],
         fix: "use 0 and 1 in fp16: mul for and, a mask added for select",
         condition: Condition::Op(|op| {
