@@ -29,7 +29,7 @@ const TABLE: &[Row] = &[
     Row {
         name: "ane-driver",
         may_use: &["mil", "exec", "ane-model", "passes", "tensor"],
-        tests_may_use: &["ane-emu", "cpu", "llm"],
+        tests_may_use: &["ane-emu", "cpu", "import", "llm"],
     },
     row("llm", &["mil", "exec", "import", "tensor"]),
     Row {
