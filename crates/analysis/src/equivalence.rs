@@ -360,8 +360,10 @@ mod tests {
         assert_eq!((checked[0].steps, checked[0].difference), (STEPS, 0.0));
         // What the first step hides, a later one shows.
         let other = package(&SUM.replace("add(x = r, y = x)", "maximum(x = r, y = x)"));
-        let error = format!("{:#}", reference.hold(&other.program).unwrap_err());
-        assert!(error.contains("function main: output y of step"), "{error}");
+        let error = reference.hold(&other.program).unwrap_err();
+        assert_eq!(error.to_string(), "function main");
+        let cause = error.cause().to_string();
+        assert!(cause.starts_with("output y of step"), "{cause}");
     }
 
     #[test]

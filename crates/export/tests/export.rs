@@ -138,7 +138,7 @@ fn plain(program: &Program) {
         });
         assert_eq!(states.collect::<Vec<_>>(), ["k_cache", "v_cache"], "{name}");
         for op in function.ops.values() {
-            assert!(!op.kind.def().is_composite() && op.kind != OpKind::Scatter);
+            assert!(op.kind.is_core_ml() && op.kind != OpKind::Scatter);
         }
     }
 }

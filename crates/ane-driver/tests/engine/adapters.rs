@@ -20,12 +20,16 @@ fn floats(t: &Tensor) -> Vec<f64> {
 
 /// The attention's query and value weights with their shapes.
 fn targets(program: &Program) -> Vec<(WeightId, String, [usize; 2])> {
-    let wanted = |name: &str| name.contains("attn_q") || name.contains("attn_v") || name.contains("wq") || name.contains("wv");
+    let wanted = |name: &str| name.contains("q_proj") || name.contains("v_proj");
     let found = program.weights.iter().filter(|(_, w)| wanted(&w.name));
     let found: Vec<_> = found
         .map(|(id, w)| (id, w.name.clone(), [w.tensor.shape()[0], w.tensor.shape()[1]]))
         .collect();
-    assert!(found.len() >= 2, "{:?}", program.weights.iter().map(|(_, w)| &w.name).collect::<Vec<_>>());
+    assert!(
+        found.len() >= 2,
+        "{:?}",
+        program.weights.iter().map(|(_, w)| &w.name).collect::<Vec<_>>()
+    );
     found
 }
 
@@ -53,7 +57,8 @@ fn merged(program: &Program, factors: &Factors) -> Program {
         let values: Vec<f32> = (0..out * inner)
             .map(|i| {
                 let (row, column) = (i / inner, i % inner);
-                let change: f64 = (0..rank).map(|r| b[row * rank + r] * a[r * inner + column]).sum();
+                let change: f64 =
+                    (0..rank).map(|r| b[row * rank + r] * a[r * inner + column]).sum();
                 (old[i] + change) as f32
             })
             .collect();

@@ -58,8 +58,7 @@ impl Setup {
     pub(crate) fn rig(self) -> Rig {
         let directory = tempfile::tempdir().unwrap();
         let os = "macos15".parse().unwrap();
-        let mut machine =
-            Machine::new(self.chip, os, self.arithmetic, directory.path().to_owned());
+        let mut machine = Machine::new(self.chip, os, self.arithmetic, directory.path().to_owned());
         machine.queued = self.queued;
         let port = Arc::new(Emulator::new(machine));
         let options = Options {
@@ -82,7 +81,9 @@ pub(crate) fn prepared(backend: &dyn Backend, program: &Program, vocab: usize) -
 }
 
 pub(crate) fn session(backend: &dyn Backend, model: &Model) -> Session {
-    prepared(backend, &model.specialize(CONTEXT).unwrap(), model.config().vocab)
+    let context = CONTEXT.min(model.config().max_context);
+    let runnable = backend.prepare(&model.specialize(context).unwrap()).unwrap();
+    Session::new(runnable, context, model.config().vocab).unwrap()
 }
 
 /// Index of the largest logit, and how far it is above the next.
