@@ -19,7 +19,7 @@ use crate::stats::Stats;
 /// How a program is spread over engine and host.
 #[derive(Clone)]
 pub struct Options {
-    /// The chip that the port leads to.
+    /// The chip that the port leads to. What sources dispute is taken as its values have it.
     pub chip: Chip,
     /// Its operating system.
     pub os: Os,
@@ -52,7 +52,8 @@ struct Active {
 
 impl<P: Port + 'static> AneBackend<P> {
     /// A backend that gives the host what the engine does not take.
-    pub fn new(port: Arc<P>, host: Arc<dyn Backend>, options: Options) -> Self {
+    pub fn new(port: Arc<P>, host: Arc<dyn Backend>, mut options: Options) -> Self {
+        options.chip = options.chip.settled();
         let programs = Programs::new(port, options.chip.clone(), options.exhausted.clone());
         AneBackend { programs: Arc::new(programs), host, options, adapter: Arc::default() }
     }

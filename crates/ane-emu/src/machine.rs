@@ -86,6 +86,8 @@ pub struct Machine {
 impl Machine {
     /// A machine with nothing else running, whose time the chip file's rates tell.
     pub fn new(chip: Chip, os: Os, arithmetic: Arithmetic, directory: PathBuf) -> Self {
+        // A machine knows no doubt: what is disputed is as its file's values have it.
+        let chip = chip.settled();
         Machine { chip, os, arithmetic, directory, queued: 0, clock: Arc::new(RateClock) }
     }
 }
