@@ -12,6 +12,7 @@ use cpu::CpuBackend;
 use exec::Backend;
 use exec::port::Port;
 use llm::interface::{DECODE, PREFILL};
+use serde_json::{Value, json};
 
 use crate::environment;
 
@@ -143,6 +144,21 @@ impl DeviceArgs {
 }
 
 impl Device {
+    /// What an engine did, for programs: its times on an emulated engine's clock are predictions.
+    pub(crate) fn report(&self) -> Option<Value> {
+        let engine = self.engine.as_ref()?;
+        let stats = (engine.stats)();
+        Some(json!({
+            "name": engine.title,
+            "compilations": stats.compilations,
+            "loads": stats.loads,
+            "evictions": stats.evictions,
+            "dispatches": stats.dispatches,
+            "copied_bytes": stats.copied,
+            "predicted_s": stats.virtual_time.map(|t| t.as_secs_f64()),
+        }))
+    }
+
     /// What an engine did, in a line.
     pub(crate) fn summary(&self) -> Option<String> {
         let engine = self.engine.as_ref()?;

@@ -51,7 +51,8 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "0", requires = "json")]
     logprobs: Option<usize>,
     /// Print a JSON object: prompt_ids, ids, text, logprobs, finish_reason (eos, stop, length, context or
-    /// cancelled), seed, timings (load_s, prefill_s, decode_s, prefill_tok_s, decode_tok_s)
+    /// cancelled), seed, timings (load_s, prefill_s, decode_s, prefill_tok_s, decode_tok_s); on an engine also
+    /// engine (name, compilations, loads, evictions, dispatches, copied_bytes, predicted_s)
     #[arg(long)]
     json: bool,
 }
@@ -149,6 +150,9 @@ fn report(
             json!({ "id": l.id, "piece": piece(l.id), "logprob": l.logprob, "top": top })
         };
         report["logprobs"] = logprobs.iter().map(token).collect();
+    }
+    if let Some(engine) = loaded.device.report() {
+        report["engine"] = engine;
     }
     report
 }

@@ -4,6 +4,7 @@
 mod convert;
 mod coreml;
 mod diff;
+mod engine;
 mod errors;
 mod help;
 mod opt;
