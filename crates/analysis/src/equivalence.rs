@@ -148,10 +148,11 @@ impl Reference {
         let mut same = |place: String, actual: &Value, expected: &Value| {
             let difference = value_difference(actual, expected).context(place.clone())?;
             let limit = self.closeness.limit(self.halves || has_halves(program));
-            ensure!(
-                difference <= limit,
-                "{place}: differs by {difference:.1e} of the largest element, more than {limit:.1e}"
-            );
+            if difference.is_nan() || difference > limit {
+                bail!(
+                    "{place}: differs by {difference:.1e} of the largest element, more than {limit:.1e}"
+                );
+            }
             largest = largest.max(difference);
             Ok(())
         };

@@ -38,7 +38,7 @@ pub(crate) struct Left {
 
 /// Why the CPU cannot give what `function` gives, if it cannot.
 pub(crate) fn not_for_cpu(function: &Function) -> Option<String> {
-    let other = |ty: &Type| !ty.as_tensor().is_some_and(|t| t.dtype != DType::Str);
+    let other = |ty: &Type| ty.as_tensor().is_none_or(|t| t.dtype == DType::Str);
     let output = function.body.outputs.iter().find(|&&v| other(function.ty(v)))?;
     Some(format!("output {} is a {}", function.values[*output].name, function.ty(*output)))
 }

@@ -42,8 +42,14 @@ pub(crate) struct Constants {
     /// The original is kept, so that its address stays its own.
     converted: HashMap<(usize, usize, DType), (Tensor, Tensor)>,
     /// Decompressed weights, by operation and where its arguments lie, which are kept too.
-    decompressed: HashMap<(OpKind, Vec<(usize, usize)>), (Vec<Tensor>, Vec<Option<Tensor>>)>,
+    decompressed: HashMap<Compressed, Decompressed>,
 }
+
+/// An operation on compressed weights, by where its arguments lie.
+type Compressed = (OpKind, Vec<(usize, usize)>);
+
+/// Its arguments, and what it makes of them.
+type Decompressed = (Vec<Tensor>, Vec<Option<Tensor>>);
 
 impl Constants {
     /// `tensor` as aligned `fp32`.

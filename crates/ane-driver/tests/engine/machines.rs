@@ -6,11 +6,10 @@ use ane_emu::{Arithmetic, Emulator, Machine};
 use ane_model::Chip;
 use ane_model::chip::{Acceptance, BindingOrder, Effect, SlotUnit, SurfaceUnit};
 use cpu::CpuBackend;
-use exec::Backend;
 use exec::port::Port;
 use rigel_ane_driver::{AneBackend, Options, Update, self_test};
 
-use crate::common::{CONTEXT, PROMPT, Setup, greedy, session, stories};
+use crate::common::{PROMPT, Setup, greedy, session, stories};
 
 /// Sets a switch of a chip, known or not.
 macro_rules! switch {
@@ -57,9 +56,6 @@ fn a_wrong_order_of_surfaces_is_seen() {
     let mut setup = Setup::new("m4", Arithmetic::Fp16);
     switch!(setup.chip, binding, BindingOrder::Size);
     let rig = setup.rig();
-    let program = model.specialize(CONTEXT).unwrap();
-    let mut runnable = rig.backend.prepare(&program).unwrap();
-    drop(runnable.new_state().unwrap());
     let mut session = session(&rig.backend, &model);
     let failed = session.logits_after(&PROMPT);
     let differs = failed.is_err() || greedy(&mut session, &PROMPT, 12).0 != wanted;

@@ -212,7 +212,7 @@ pub(crate) fn batch_norm(cx: &mut OpCx<'_>) -> Bind<Native> {
     let x = cx.float("x")?;
     let (mean, variance) = (cx.const_float("mean")?, cx.const_float("variance")?);
     let eps = cx.view.float("epsilon")?.unwrap_or(1e-5);
-    let (gamma, beta) = affine(cx)?;
+    let [gamma, beta] = affine(cx)?;
     let values = |t: &Tensor| t.as_slice::<f32>().map(<[f32]>::to_vec).map_err(|e| e.to_string());
     let (mean, variance) = (values(&mean)?, values(&variance)?);
     let scale = variance.iter().enumerate().map(|(c, &v)| {
@@ -225,7 +225,7 @@ pub(crate) fn batch_norm(cx: &mut OpCx<'_>) -> Bind<Native> {
 }
 
 /// The constants `gamma` and `beta`, if given.
-fn affine(cx: &mut OpCx<'_>) -> Bind<(Option<Vec<f32>>, Option<Vec<f32>>)> {
+fn affine(cx: &mut OpCx<'_>) -> Bind<[Option<Vec<f32>>; 2]> {
     let mut get = |name| -> Bind<Option<Vec<f32>>> {
         if cx.view.arg(name).is_none() {
             return Ok(None);
@@ -233,7 +233,7 @@ fn affine(cx: &mut OpCx<'_>) -> Bind<(Option<Vec<f32>>, Option<Vec<f32>>)> {
         let tensor = cx.const_float(name)?;
         Ok(Some(tensor.as_slice::<f32>().map_err(|e| e.to_string())?.to_vec()))
     };
-    Ok((get("gamma")?, get("beta")?))
+    Ok([get("gamma")?, get("beta")?])
 }
 
 struct BatchNorm {
@@ -266,7 +266,7 @@ impl Kernel for BatchNorm {
 pub(crate) fn instance_norm(cx: &mut OpCx<'_>) -> Bind<Native> {
     let x: Operand = cx.float("x")?;
     let eps = cx.view.float("epsilon")?.unwrap_or(1e-5) as f32;
-    let (gamma, beta) = affine(cx)?;
+    let [gamma, beta] = affine(cx)?;
     let inner: usize = x.shape.get(2..).map_or(1, |s| s.iter().product());
     if x.len() == 0 {
         return Err("rows without elements".into());

@@ -141,6 +141,7 @@ macro_rules! with_int {
 }
 
 /// The integers of a type that 64 bits with a sign hold; none of any other.
+#[expect(clippy::unnecessary_cast, reason = "one code for all integer types, i64 among them")]
 pub(crate) fn integers_of(dtype: DType, bytes: &[u8]) -> Vec<i64> {
     with_int!(dtype, T => numbers::<T>(bytes).iter().map(|&v| v as i64).collect(), else Vec::new())
 }
@@ -350,6 +351,7 @@ struct Integers {
 }
 
 impl Kernel for Integers {
+    #[expect(clippy::unnecessary_cast, reason = "one code for all integer types, i64 among them")]
     fn run(
         &self,
         cx: &mut RunCx<'_>,

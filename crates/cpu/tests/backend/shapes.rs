@@ -26,6 +26,9 @@ fn narrowed(shape: &[usize], mask: u8) -> Vec<usize> {
     shape.iter().enumerate().map(|(i, &n)| if mask >> i & 1 == 1 { 1 } else { n }).collect()
 }
 
+/// Windows, kernel, stride, dilation, padding before and after of an axis.
+type Axis = (usize, usize, usize, usize, usize, usize);
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
 
@@ -36,7 +39,7 @@ proptest! {
         pad_type in prop::sample::select(vec!["valid", "custom", "same", "same_lower"]),
         biased in any::<bool>(),
     ) {
-        let of = |f: fn(&(usize, usize, usize, usize, usize, usize)) -> usize| {
+        let of = |f: fn(&Axis) -> usize| {
             axes.iter().map(f).collect::<Vec<_>>()
         };
         // Every axis holds at least one window.
