@@ -117,7 +117,7 @@ impl Device {
             Some(Device::Cpu) => {
                 ensure!(
                     definitions.is_empty(),
-                    "{} is of the interpreter: not with --device cpu",
+                    "--device cpu goes without {}, which only --device interpreter has",
                     definitions.join(" and ")
                 );
                 if let Some(reason) = reason {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use exec::{ExecError, Fallback, Result, Runnable, State, Tensors};
 use kernels::Pool;
-use mil::{Function, OpId, Program};
+use mil::{Dim, Function, OpId, Program, Type};
 use tensor::AlignedBuf;
 
 use crate::execute::execute;
@@ -60,6 +60,7 @@ impl CpuRunnable {
     pub(crate) fn new(program: &Program, pool: Arc<Pool>) -> Result<Self> {
         let mut program = program.clone();
         passes::run(&mut program, passes::pipelines::OPTIMIZE).map_err(mil::Error::from)?;
+        name_unknown_sizes(&mut program);
         let mut constants = Constants::default();
         let fallbacks = fallbacks(&program, &mut constants);
         let mut runnable = CpuRunnable {
@@ -157,6 +158,21 @@ impl Runnable for CpuRunnable {
 
     fn fallbacks(&self) -> &[Fallback] {
         &self.fallbacks
+    }
+}
+
+/// Gives sizes of inputs that have no name one of their own, so that plans are made for them too.
+fn name_unknown_sizes(program: &mut Program) {
+    for function in program.functions.values_mut() {
+        for v in function.inputs.clone() {
+            let data = &mut function.values[v];
+            let Type::Tensor(ty) = &mut data.ty else { continue };
+            for (axis, dim) in ty.shape.iter_mut().enumerate() {
+                if *dim == Dim::Unknown {
+                    *dim = Dim::symbol(&format!("{}.{axis}", data.name));
+                }
+            }
+        }
     }
 }
 

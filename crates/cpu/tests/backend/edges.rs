@@ -95,3 +95,24 @@ fn a_fallback_that_a_size_leads_to_is_reported() {
     let found: Vec<_> = cpu.fallbacks().iter().map(|f| (&*f.operation, &*f.reason)).collect();
     assert_eq!(found, [("y", "rows without elements")]);
 }
+
+#[test]
+fn sizes_without_a_name_come_from_the_inputs() {
+    let mut program = Program::default();
+    let mut f = FunctionBuilder::new("main", Opset::Ios18, &mut program.weights);
+    let x = f.input("x", TensorType::new(DType::F32, [Dim::Unknown, Dim::Fixed(2)]));
+    let y = f.op(OpKind::Relu).arg("x", x).name("y").result().unwrap();
+    let function = f.finish(vec![y]);
+    program.functions.insert("main".to_owned(), function);
+    let mut cpu = CpuBackend::new(1).prepare(&program).unwrap();
+    let mut state = cpu.new_state().unwrap();
+    for rows in [3, 1] {
+        let values: Vec<f32> = (0..2 * rows).map(|v| v as f32 - 1.0).collect();
+        let x = Tensor::from_slice(&[rows, 2], &values).unwrap();
+        let out = cpu.run("main", &Tensors::from([("x".to_owned(), x)]), &mut state).unwrap();
+        let expected: Vec<f32> = values.iter().map(|v| v.max(0.0)).collect();
+        assert_eq!(out["y"].shape(), [rows, 2]);
+        assert_eq!(out["y"].as_slice::<f32>().unwrap(), expected);
+    }
+    assert_eq!(cpu.fallbacks(), []);
+}
