@@ -38,7 +38,7 @@ const TABLE: &[Row] = &[
         tests_may_use: &["exec", "import", "cpu"],
     },
     row("hub", &[]),
-    row("analysis", &["mil", "exec", "tensor"]),
+    row("analysis", &["mil", "exec", "ane-model", "tensor"]),
     row(
         "cli",
         &[

@@ -1,5 +1,6 @@
 //! What can be said of a program and of a run of it, for people: listings, inputs and arrays from files, figures.
 
+pub mod check;
 mod constants;
 pub mod diff;
 pub mod difference;

@@ -29,6 +29,7 @@ Examples:
   rigel inspect model.gguf
   rigel run model.mlpackage --input x=random --arithmetic fp16 --locate-nan
   rigel diff old.mlpackage new.mlpackage --input random --ops
+  rigel check model.mlpackage --chip m4 --os macos15
   rigel convert smollm2-135m -o smollm2.mlpackage
 
 A model is named by a path (a .gguf or llama2.c file, or a directory with safetensors and

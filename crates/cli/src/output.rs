@@ -46,8 +46,7 @@ pub(crate) enum Style {
 
 /// `text` with the style's colours, if standard error is a terminal and `NO_COLOR` is not set.
 pub(crate) fn on_stderr(text: &str, style: Style) -> String {
-    let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
-    if plain || !io::stderr().is_terminal() {
+    if !wants_colours() || !io::stderr().is_terminal() {
         return text.to_owned();
     }
     let code = match style {
@@ -55,6 +54,15 @@ pub(crate) fn on_stderr(text: &str, style: Style) -> String {
         Style::Faint => "2",
     };
     format!("\x1b[{code}m{text}\x1b[0m")
+}
+
+/// Whether results may have colours: standard output is a terminal and `NO_COLOR` is not set.
+pub(crate) fn colours() -> bool {
+    wants_colours() && io::stdout().is_terminal()
+}
+
+fn wants_colours() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
 
 /// A remark on standard error for people; nothing if nobody watches.

@@ -40,9 +40,9 @@ pub(crate) struct Convert {
 }
 
 /// How a language model is converted.
-#[derive(Args)]
+#[derive(Args, Default)]
 #[command(next_help_heading = "Of a language model")]
-struct ModelOptions {
+pub(super) struct ModelOptions {
     /// Oldest system that shall run it: ios18 or ios26; ios15 to ios17 for score alone [default: ios18]
     #[arg(long, value_name = "OS", value_parser = target)]
     target: Option<Opset>,
@@ -161,7 +161,8 @@ impl ModelOptions {
         Ok(())
     }
 
-    fn export(&self, source: &Path) -> Result<Exported> {
+    /// Converts the language model at `source`.
+    pub(super) fn export(&self, source: &Path) -> Result<Exported> {
         let (precision, cache_dtype) = match self.precision {
             None | Some(Width::Fp16) => (Precision::Fp16, DType::F16),
             Some(Width::Fp32) => (Precision::Fp32, DType::F32),

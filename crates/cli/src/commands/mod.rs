@@ -1,6 +1,7 @@
 //! The subcommands: one file each.
 
 mod chat;
+mod check;
 mod completions;
 mod convert;
 mod diff;
@@ -30,6 +31,7 @@ pub(crate) enum Command {
     Run(run::Run),
     Diff(diff::Diff),
     Opt(opt::Opt),
+    Check(check::Check),
     Convert(convert::Convert),
     Pull(pull::Pull),
     Models(models::Models),
@@ -47,6 +49,7 @@ impl Command {
             Command::Chat(c) => return c.run(),
             Command::Opt(c) => c.run()?,
             Command::Diff(c) => return c.run(),
+            Command::Check(c) => return c.run(),
             Command::Eval(c) => c.run()?,
             Command::Tokenize(c) => c.run()?,
             Command::Inspect(c) => c.run()?,

@@ -2,7 +2,7 @@
 
 use crate::run::{json, rigel};
 
-const SUBCOMMANDS: [&str; 12] = [
+const SUBCOMMANDS: [&str; 13] = [
     "generate",
     "chat",
     "eval",
@@ -11,6 +11,7 @@ const SUBCOMMANDS: [&str; 12] = [
     "run",
     "diff",
     "opt",
+    "check",
     "convert",
     "pull",
     "models",

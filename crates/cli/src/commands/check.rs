@@ -1,0 +1,163 @@
+//! `rigel check`: what the Neural Engine's rules say of a program, and where Core ML would run its operations.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use analysis::check::{self, Baseline, Policy, Report, Subject, TextOptions};
+use analysis::package_listing;
+use ane_model::{Chip, Os, Path as Route, rules};
+use anyhow::{Context, Result, ensure};
+use clap::builder::PossibleValuesParser;
+use clap::{ArgAction, Args, ValueEnum};
+
+use super::convert::ModelOptions;
+use crate::progress::{self, Downloads};
+use crate::{environment, failure, output};
+
+/// Exit status when nothing could be checked, as for wrong usage.
+const TROUBLE: u8 = 2;
+
+/// Say what the Neural Engine would refuse, get wrong or do slowly in a Core ML program or a model, and why
+///
+/// Every finding points at its operation in the program's text and says what happens on the device, who says so,
+/// and the smallest change that helps. Through Core ML a table predicts which operations run on the engine.
+/// Nothing is run. Exit status: 0 nothing denied, 1 something denied, 2 failure.
+#[derive(Args)]
+pub(crate) struct Check {
+    /// Path of a .mlpackage, .mlmodelc, .mlmodel or .mil; or of a language model, as `rigel convert` would
+    /// convert it: path, alias or Hugging Face repository
+    #[arg(required_unless_present = "list")]
+    program: Option<String>,
+    /// Chip, such as m1, m4-max or a17-pro; --list shows all
+    #[arg(long, value_name = "CHIP", default_value = "m4", hide_possible_values = true,
+          value_parser = PossibleValuesParser::new(Chip::all().iter().map(|c| &*c.name)))]
+    chip: String,
+    /// Operating system, such as macos15 or ios18; any by default
+    #[arg(long, value_name = "OS")]
+    os: Option<Os>,
+    /// How the program gets to the engine
+    #[arg(long, value_enum, default_value_t = Way::Coreml)]
+    path: Way,
+    /// Look at this function only
+    #[arg(long, value_name = "NAME")]
+    function: Option<String>,
+    /// A rule, or error, warning, info for all that is at least as bad, or none; again for several
+    /// [default: error]
+    #[arg(long, value_name = "RULE|SEVERITY", hide_possible_values = true,
+          value_parser = PossibleValuesParser::new(
+              check::severities().into_iter().chain(rules::rules().map(|r| r.id))))]
+    deny: Vec<String>,
+    /// A rule whose findings are not told; again for several
+    #[arg(long, value_name = "RULE", hide_possible_values = true,
+          value_parser = PossibleValuesParser::new(rules::rules().map(|r| r.id)))]
+    allow: Vec<String>,
+    /// Leave out the findings in this file, and tell those that have vanished
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
+    /// Write the findings to a file for --baseline; nothing is denied then
+    #[arg(long, value_name = "FILE", conflicts_with = "baseline")]
+    write_baseline: Option<PathBuf>,
+    /// text for people; json is an object: version, file, chip, path, system, summary, findings, rules, vanished,
+    /// placements; sarif is SARIF 2.1.0
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// Show every finding of every rule, and every operation's placement
+    #[arg(long, action = ArgAction::SetTrue)]
+    all: bool,
+    /// List the rules and chips
+    #[arg(long, action = ArgAction::SetTrue, conflicts_with = "program")]
+    list: bool,
+}
+
+/// A path to the engine.
+#[derive(Clone, Copy, ValueEnum)]
+enum Way {
+    /// The private framework is given the text
+    Direct,
+    /// Core ML is given the package
+    Coreml,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+    Sarif,
+}
+
+impl From<Way> for Route {
+    fn from(way: Way) -> Self {
+        match way {
+            Way::Direct => Route::Direct,
+            Way::Coreml => Route::CoreMl,
+        }
+    }
+}
+
+impl Check {
+    pub(super) fn run(&self) -> Result<ExitCode> {
+        match self.check() {
+            Ok(true) => Ok(ExitCode::SUCCESS),
+            Ok(false) => Ok(ExitCode::FAILURE),
+            Err(error) if failure::reader_is_gone(&error) => Err(error),
+            Err(error) => {
+                failure::show(&error);
+                Ok(ExitCode::from(TROUBLE))
+            }
+        }
+    }
+
+    /// Whether nothing is denied.
+    fn check(&self) -> Result<bool> {
+        let Some(program) = &self.program else {
+            self.show_catalogue()?;
+            return Ok(true);
+        };
+        let options = check::Options {
+            chip: Chip::find(&self.chip).context("no such chip")?,
+            route: self.path.into(),
+            os: self.os,
+            function: self.function.as_deref(),
+        };
+        let policy = Policy::new(&self.deny, &self.allow)?;
+        let baseline = self.baseline.as_deref().map(Baseline::read).transpose()?;
+        let subject = open(program)?;
+        let report = check::check(&subject, &options, &policy, baseline.as_ref())?;
+        if let Some(path) = &self.write_baseline {
+            Baseline::of(&report).write(path)?;
+        }
+        self.show(&report)?;
+        Ok(report.denied() == 0 || self.write_baseline.is_some())
+    }
+
+    fn show(&self, report: &Report<'_>) -> Result<()> {
+        match self.format {
+            Format::Text => {
+                let options = TextOptions { colour: output::colours(), all: self.all };
+                output::line(&report.text(options))
+            }
+            Format::Json => output::json(&report.json()),
+            Format::Sarif => output::json(&report.sarif()),
+        }
+    }
+
+    fn show_catalogue(&self) -> Result<()> {
+        match self.format {
+            Format::Json => output::json(&check::catalogue_json()),
+            Format::Text => output::line(&check::catalogue_text()),
+            Format::Sarif => anyhow::bail!("the list is text or json"),
+        }
+    }
+}
+
+/// The program that `name` stands for.
+fn open(name: &str) -> Result<Subject> {
+    if let Some(path) = package_listing::recognised(Path::new(name)) {
+        return Ok(Subject::open(path)?);
+    }
+    let path = environment::hub()?.resolve(name, &Downloads::default())?;
+    ensure!(path.exists(), "{name}: no such file");
+    let exported = progress::spin("converting", || ModelOptions::default().export(&path))?;
+    exported.notes.iter().for_each(|note| eprintln!("note: {note}"));
+    Ok(Subject::of_package(name.to_owned(), exported.package))
+}
