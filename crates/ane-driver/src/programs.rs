@@ -104,7 +104,7 @@ impl<P: Port> Programs<P> {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        Stats { virtual_time: self.port.virtual_time(), ..*lock(&self.stats) }
+        *lock(&self.stats)
     }
 
     pub(crate) fn count(&self, change: impl FnOnce(&mut Stats)) {
@@ -210,13 +210,15 @@ impl<P: Port> Programs<P> {
     /// # Errors
     /// What the engine says.
     pub(crate) fn evaluate(&self, entry: &Entry<P>, request: &P::Request) -> Result<()> {
-        let start = Instant::now();
+        let (start, emulated) = (Instant::now(), self.port.virtual_time());
         let evaluated = self.port.evaluate(&entry.model, request, Qos::default());
         evaluated.map_err(|e| failed(&entry.label, &e))?;
         let wall = start.elapsed();
+        let passed = self.port.virtual_time().zip(emulated).map(|(now, then)| now - then);
         self.count(|s| {
             s.dispatches += 1;
             s.wall += wall;
+            s.predicted = passed.map(|p| s.predicted.unwrap_or_default() + p);
         });
         Ok(())
     }

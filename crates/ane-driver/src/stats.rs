@@ -17,6 +17,7 @@ pub struct Stats {
     pub copied: usize,
     /// Time spent in evaluations, as the host's clock has it.
     pub wall: Duration,
-    /// Time that the emulated engine says has passed in all; `None` on hardware.
-    pub virtual_time: Option<Duration>,
+    /// Time of the evaluations on an emulated engine's clock, without compiling and loading; `None` on
+    /// hardware.
+    pub predicted: Option<Duration>,
 }

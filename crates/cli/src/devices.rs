@@ -32,25 +32,25 @@ pub(crate) struct DeviceArgs {
     /// Threads of the CPU; all processors by default
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS))]
     threads: Option<u16>,
-    /// Chip of the emulated engine, such as m1, m4-max or a17-pro
-    #[arg(long, value_name = "CHIP", default_value = "m4")]
-    chip: String,
-    /// Operating system of the emulated engine
-    #[arg(long, value_name = "OS", default_value = "macos15")]
-    os: Os,
-    /// Arithmetic of the emulated engine
-    #[arg(long, value_enum, default_value_t = Numbers::Engine)]
-    engine_arithmetic: Numbers,
-    /// What runs on the engine, with --device emulator
-    #[arg(long, value_enum, default_value_t = Mode::Full)]
-    mode: Mode,
+    /// Chip of the emulated engine, such as m1, m4-max or a17-pro; m4 by default
+    #[arg(long, value_name = "CHIP")]
+    chip: Option<String>,
+    /// Operating system of the emulated engine; macos15 by default
+    #[arg(long, value_name = "OS")]
+    os: Option<Os>,
+    /// Arithmetic of the emulated engine; its own by default
+    #[arg(long, value_enum)]
+    engine_arithmetic: Option<Numbers>,
+    /// What runs on an engine; everything by default
+    #[arg(long, value_enum)]
+    mode: Option<Mode>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Kind {
     /// Native kernels on the CPU
     Cpu,
-    /// An emulated Neural Engine, slow: for what it would do, not for speed
+    /// An emulated Neural Engine, for what it would do: a hundred times slower than the CPU
     Emulator,
     /// This Mac's Neural Engine, through the private framework; never run on one so far
     Ane,
@@ -91,21 +91,37 @@ impl DeviceArgs {
     /// # Errors
     /// When there is no such chip.
     pub(crate) fn open(&self) -> Result<Device> {
+        let emulated = [
+            ("--chip", self.chip.is_some()),
+            ("--os", self.os.is_some()),
+            ("--engine-arithmetic", self.engine_arithmetic.is_some()),
+        ];
+        let given = emulated.iter().filter(|(_, given)| *given && self.device != Kind::Emulator);
+        let cpu_mode = ("--mode", self.mode.is_some() && self.device == Kind::Cpu);
+        if let Some((name, _)) =
+            given.chain([&cpu_mode].into_iter().filter(|(_, given)| *given)).next()
+        {
+            bail!("{name} is of --device emulator");
+        }
         let threads = self.threads.map_or_else(environment::threads, usize::from);
         let host = Arc::new(CpuBackend::new(threads));
         match self.device {
             Kind::Cpu => Ok(Device { backend: host, engine: None }),
             Kind::Emulator => {
-                let chip = chip(&self.chip)?;
-                let arithmetic = match self.engine_arithmetic {
+                let chip = chip(self.chip.as_deref().unwrap_or("m4"))?;
+                let os = match self.os {
+                    Some(os) => os,
+                    None => "macos15".parse()?,
+                };
+                let arithmetic = match self.engine_arithmetic.unwrap_or(Numbers::Engine) {
                     Numbers::Exact => Arithmetic::Exact,
                     Numbers::Fp16 => Arithmetic::Fp16,
                     Numbers::Engine => Arithmetic::Engine,
                 };
                 let directory = environment::temporary();
-                let machine = Machine::new(chip.clone(), self.os, arithmetic, directory);
+                let machine = Machine::new(chip.clone(), os, arithmetic, directory);
                 let title = format!("emulated {}", chip.title);
-                Ok(self.over(Emulator::new(machine), host, chip, self.os, title))
+                Ok(self.over(Emulator::new(machine), host, chip, os, title))
             }
             Kind::Ane => {
                 let port = AnePort::open()?;
@@ -125,7 +141,7 @@ impl DeviceArgs {
         os: Os,
         title: String,
     ) -> Device {
-        let functions = match self.mode {
+        let functions = match self.mode.unwrap_or(Mode::Full) {
             Mode::Full => vec![PREFILL.to_owned(), DECODE.to_owned()],
             Mode::Prefill => vec![PREFILL.to_owned()],
         };
@@ -155,16 +171,17 @@ impl Device {
             "evictions": stats.evictions,
             "dispatches": stats.dispatches,
             "copied_bytes": stats.copied,
-            "predicted_s": stats.virtual_time.map(|t| t.as_secs_f64()),
+            "predicted_s": stats.predicted.map(|t| t.as_secs_f64()),
         }))
     }
 
     /// What an engine did, in a line.
     pub(crate) fn summary(&self) -> Option<String> {
         let engine = self.engine.as_ref()?;
-        let Stats { compilations, dispatches, copied, virtual_time, .. } = (engine.stats)();
-        let time = virtual_time.map_or_else(String::new, |t| {
-            format!("; {:.1} ms on its clock (predicted, not measured)", t.as_secs_f64() * 1e3)
+        let Stats { compilations, dispatches, copied, predicted, .. } = (engine.stats)();
+        let time = predicted.map_or_else(String::new, |t| {
+            let ms = t.as_secs_f64() * 1e3;
+            format!("; the dispatches take {ms:.1} ms by the rates of its chip's file, which nobody measured here")
         });
         Some(format!(
             "{}: {compilations} programs, {dispatches} dispatches, {:.1} MB copied{time}",
@@ -175,7 +192,7 @@ impl Device {
 }
 
 fn chip(name: &str) -> Result<Chip> {
-    let Some(chip) = Chip::find(name).cloned() else {
+    let Some(chip) = Chip::find(&name.to_lowercase()).cloned() else {
         let names: Vec<&str> = Chip::all().iter().map(|c| c.name.as_str()).collect();
         bail!("there is no chip \"{name}\"; known are {}", names.join(", "));
     };

@@ -73,6 +73,7 @@ impl ModelArgs {
     /// # Errors
     /// When it cannot be had, read, or run on the device.
     pub(crate) fn load(&self) -> Result<Loaded> {
+        let device = self.device.open()?;
         let path =
             environment::hub()?.resolve(&self.name.model, &progress::Downloads::default())?;
         let start = Instant::now();
@@ -81,7 +82,6 @@ impl ModelArgs {
             let config = model.config().clone();
             let context = self.context.unwrap_or(config.max_context.min(DEFAULT_CONTEXT));
             let program = model.specialize(context)?;
-            let device = self.device.open()?;
             let runnable = device.backend.prepare(&program).context("cannot prepare the model")?;
             let fallbacks = runnable.fallbacks();
             // On an engine the embedding stays on the host, always.

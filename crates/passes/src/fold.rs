@@ -70,7 +70,9 @@ fn foldable(
     known: &HashMap<ValueId, Value>,
 ) -> bool {
     let op = &function.ops[id];
+    // A compressed weight stays compressed: whoever uses it decompresses it.
     if op.kind == OpKind::Const
+        || op.kind.name().starts_with("constexpr_")
         || !op.blocks.is_empty()
         || op.outputs.len() != 1
         || rewrite::effect(function, &program.weights, id) != Effect::Pure

@@ -39,6 +39,11 @@ fn interface(path: &Path) -> Vec<String> {
     all
 }
 
+fn weight_bytes(package: &Path) -> u64 {
+    let file = package.join("Data/com.apple.CoreML/weights/weight.bin");
+    std::fs::metadata(file).map_or(0, |m| m.len())
+}
+
 #[test]
 fn every_package_stays_what_it_is_and_a_second_time_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -48,6 +53,9 @@ fn every_package_stays_what_it_is_and_a_second_time_changes_nothing() {
         let checked = shown["checked"].as_array().unwrap();
         assert!(!checked.is_empty(), "{}", path.display());
         assert_eq!(interface(&once), interface(&path), "{}", path.display());
+        // Compressed weights stay compressed.
+        let (before, after) = (weight_bytes(&path), weight_bytes(&once));
+        assert!(after <= before, "{}: weights of {before} bytes take {after}", path.display());
         let again = opt(&once, &twice, &["--no-check"]);
         for pass in again["passes"].as_array().unwrap() {
             assert_eq!(pass["changes"], 0, "{} {pass}", path.display());
