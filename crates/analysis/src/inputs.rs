@@ -29,6 +29,8 @@ pub struct InputArg {
 enum Source {
     /// A file that [`npy::read`] reads.
     File(String),
+    /// Numbers: all elements in their order, or one for each step.
+    Numbers(Vec<f64>),
     /// Zeros of that shape, or of the default one.
     Zeros(Option<Vec<usize>>),
     /// Random numbers of that shape, or of the default one.
@@ -46,8 +48,8 @@ impl FromStr for InputArg {
     type Err = String;
 
     fn from_str(argument: &str) -> Result<Self, String> {
-        let usage = "is not NAME=FILE.npy, NAME=FILE.npz:ARRAY, NAME=zeros[:2x3], NAME=random[:2x3], zeros or \
-                     random";
+        let usage = "is not NAME=FILE.npy, NAME=FILE.npz:ARRAY, NAME=1,2,3, NAME=zeros[:2x3], NAME=random[:2x3], \
+                     zeros or random";
         match argument {
             "zeros" => return Ok(InputArg { name: None, source: Source::Zeros(None) }),
             "random" => return Ok(InputArg { name: None, source: Source::Random(None) }),
@@ -67,7 +69,10 @@ impl FromStr for InputArg {
         let source = match word {
             "zeros" => Source::Zeros(shape),
             "random" => Source::Random(shape),
-            _ => Source::File(source.to_owned()),
+            _ => match source.split(',').map(|n| n.trim().parse()).collect() {
+                Ok(numbers) => Source::Numbers(numbers),
+                Err(_) => Source::File(source.to_owned()),
+            },
         };
         Ok(InputArg { name: Some(name.to_owned()), source })
     }
@@ -99,7 +104,7 @@ pub struct Inputs {
 
 impl Inputs {
     /// The inputs that `arguments` give to function `name` for `steps` steps. A file whose array has `steps`
-    /// as one more axis in front has one input for each step.
+    /// as one more axis in front has one input for each step; so have `steps` numbers for an input of one.
     ///
     /// # Errors
     /// One that lists all missing inputs with their types; an argument of an unknown name or given twice; a
@@ -122,10 +127,13 @@ impl Inputs {
         let mut files = BTreeMap::new();
         // Files first: they fix the sizes that zeros and random numbers follow.
         for &(name, source) in &arguments {
-            let Source::File(place) = source else { continue };
             let ty = types[name];
             let place_of = || format!("input {name}");
-            let array = npy::read(place).with_context(place_of)?;
+            let array = match source {
+                Source::File(place) => npy::read(place).with_context(place_of)?,
+                Source::Numbers(numbers) => listed(numbers, ty, steps).with_context(place_of)?,
+                Source::Zeros(_) | Source::Random(_) => continue,
+            };
             let source = prepared(&array, ty, steps).with_context(place_of)?;
             let first = match &source {
                 Prepared::Each(values) => values.first(),
@@ -150,7 +158,7 @@ impl Inputs {
                 Ok(shape)
             };
             let source = match source {
-                Source::File(_) => files.remove(name),
+                Source::File(_) | Source::Numbers(_) => files.remove(name),
                 Source::Zeros(shape) => {
                     let shape = made(shape).with_context(place_of)?;
                     Some(Prepared::Same(zeros(ty.dtype, &shape).with_context(place_of)?.into()))
@@ -338,6 +346,27 @@ fn prepared(array: &Array, ty: &TensorType, steps: usize) -> Result<Prepared> {
     Ok(Prepared::Each((0..steps).map(slice).collect::<Result<_>>()?))
 }
 
+/// Numbers as the input of that type, or as one input for each step.
+fn listed(numbers: &[f64], ty: &TensorType, steps: usize) -> Result<Array> {
+    let shape = ty.fixed_shape().context("numbers need an input of fixed shape; give a file")?;
+    let elements = element_count(&shape).unwrap_or(usize::MAX);
+    let shape = match numbers.len() {
+        n if n == elements => shape,
+        n if n == steps && elements == 1 => [&[steps], &shape[..]].concat(),
+        n => bail!("{n} numbers for {ty}, which has {elements} elements"),
+    };
+    let whole = numbers.iter().all(|n| n.fract() == 0.0 && n.abs() < 2f64.powi(53));
+    let data = match ty.dtype {
+        DType::Bool => Data::Bool(numbers.iter().map(|&n| n != 0.0).collect()),
+        d if d.is_int() => {
+            ensure!(whole, "whole numbers are wanted for {ty}");
+            Data::Int(numbers.iter().map(|&n| n as i64).collect())
+        }
+        _ => Data::Float(numbers.to_vec()),
+    };
+    Ok(Array { dtype: ty.dtype, shape, data })
+}
+
 /// The array in the element type of an input: floats are rounded to it, integers must fit.
 pub(crate) fn converted(array: &Array, dtype: DType) -> Result<Array> {
     let same_kind = match &array.data {
@@ -387,10 +416,24 @@ mod tests {
         assert_eq!(source("x=zeros"), Ok(Source::Zeros(None)));
         assert_eq!(source("x=random:2x3"), Ok(Source::Random(Some(vec![2, 3]))));
         assert_eq!(source("x=a.npz:in0"), Ok(Source::File("a.npz:in0".into())));
+        assert_eq!(source("x=1,-2.5"), Ok(Source::Numbers(vec![1.0, -2.5])));
+        assert_eq!(source("x=1,b"), Ok(Source::File("1,b".into())));
         assert_eq!(source("random"), Ok(Source::Random(None)));
         assert_eq!(source("x=./zeros"), Ok(Source::File("./zeros".into())));
         for wrong in ["x", "=zeros", "x=", "x=zeros:2x", "x=random:-1"] {
             source(wrong).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn numbers_fill_an_input_or_its_steps() {
+        let one = TensorType::new(DType::I32, [1usize, 1]);
+        let each = listed(&[5.0, 6.0], &one, 2).unwrap();
+        assert_eq!((each.shape, each.data), (vec![2, 1, 1], Data::Int(vec![5, 6])));
+        let pair = TensorType::new(DType::F16, [2usize]);
+        assert_eq!(listed(&[0.5, 6.0], &pair, 2).unwrap().shape, [2]);
+        for wrong in [&[0.5][..], &[1.0, 2.0, 3.0]] {
+            listed(wrong, &one, 2).unwrap_err();
         }
     }
 

@@ -30,9 +30,10 @@ const ROWS: usize = 8;
 pub(crate) struct Run {
     /// Path of the package, compiled model or MIL text
     path: PathBuf,
-    /// An input: NAME=FILE.npy, NAME=FILE.npz:ARRAY, NAME=zeros or NAME=random (floats from -1 to 1, integers
-    /// from 0 to 9), of a shape that is open as NAME=zeros:2x3; `zeros` or `random` alone for all inputs not named. A file whose array has one more axis of N in
-    /// front has an input for each of N steps
+    /// An input: NAME=FILE.npy, NAME=FILE.npz:ARRAY, NAME=1,2,3 (all elements, or one for each step), NAME=zeros
+    /// or NAME=random (floats from -1 to 1, integers from 0 to 9), of a shape that is open as NAME=zeros:2x3;
+    /// `zeros` or `random` alone for all inputs not named. A file whose array has one more axis of N in front has
+    /// an input for each of N steps
     #[arg(long, value_name = "NAME=SOURCE")]
     input: Vec<InputArg>,
     /// Function to run; by default the package's own default
