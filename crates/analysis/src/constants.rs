@@ -31,8 +31,8 @@ pub(crate) fn is_constant(kind: OpKind) -> bool {
 pub(crate) enum Constant<'a> {
     /// A value written in the program or a weight file.
     Literal(&'a Literal),
-    /// The result of that operation on compressed data.
-    Compressed(OpId),
+    /// The result of that number of an operation on compressed data.
+    Compressed(OpId, usize),
 }
 
 /// Deepest nesting of compressed constants that is followed: Core ML's own go two deep.
@@ -42,6 +42,18 @@ fn hash_bytes(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(bytes);
     hasher.finish()
+}
+
+/// The hash of result `n` of an operation.
+fn hash_result(hash: u64, n: usize) -> u64 {
+    match n {
+        0 => hash,
+        _ => {
+            let mut hasher = DefaultHasher::new();
+            (hash, n).hash(&mut hasher);
+            hasher.finish()
+        }
+    }
 }
 
 /// A function with its program and the hashes of its constants.
@@ -64,11 +76,11 @@ impl<'a> Scope<'a> {
 
     /// The constant that value `v` is, if it is one.
     pub(crate) fn constant_of(&self, v: ValueId) -> Option<Constant<'a>> {
-        let ValueDef::Result(op, 0) = self.function.values[v].def else { return None };
+        let ValueDef::Result(op, n) = self.function.values[v].def else { return None };
         let operation = &self.function.ops[op];
         match operation.const_value() {
             Some(literal) => Some(Constant::Literal(literal)),
-            None => decompresses(operation.kind).then_some(Constant::Compressed(op)),
+            None => decompresses(operation.kind).then_some(Constant::Compressed(op, n as usize)),
         }
     }
 
@@ -95,7 +107,7 @@ impl<'a> Scope<'a> {
     pub(crate) fn ty(&self, constant: Constant<'a>) -> &'a Type {
         match constant {
             Constant::Literal(literal) => &literal.ty,
-            Constant::Compressed(op) => self.function.ty(self.function.ops[op].outputs[0]),
+            Constant::Compressed(op, n) => self.function.ty(self.function.ops[op].outputs[n]),
         }
     }
 
@@ -124,7 +136,7 @@ impl<'a> Scope<'a> {
                 Payload::Tensor(t) => t.len() > WRITTEN,
                 Payload::Strings(_) | Payload::Items(_) | Payload::Entries(_) => false,
             },
-            Constant::Compressed(_) => true,
+            Constant::Compressed(..) => true,
         }
     }
 
@@ -135,11 +147,11 @@ impl<'a> Scope<'a> {
 
     fn bytes_within(&self, constant: Constant<'a>, depth: usize) -> u64 {
         match constant {
-            Constant::Compressed(_) if depth == 0 => 0,
+            Constant::Compressed(..) if depth == 0 => 0,
             Constant::Literal(literal) => {
                 literal.resolve(&self.program.weights).map_or(0, |t| t.bytes().len() as u64)
             }
-            Constant::Compressed(op) => {
+            Constant::Compressed(op, _) => {
                 self.operands(op).values().map(|&c| self.bytes_within(c, depth - 1)).sum()
             }
         }
@@ -148,7 +160,9 @@ impl<'a> Scope<'a> {
     /// A hash of type and value; equal for equal constants, wherever they are stored.
     pub(crate) fn hash(&self, constant: Constant<'_>) -> u64 {
         match constant {
-            Constant::Compressed(op) => self.hashes().get(&op).copied().unwrap_or(0),
+            Constant::Compressed(op, n) => {
+                self.hashes().get(&op).map_or(0, |&hash| hash_result(hash, n))
+            }
             Constant::Literal(literal) => {
                 let mut hasher = DefaultHasher::new();
                 literal.ty.hash(&mut hasher);
@@ -179,8 +193,10 @@ impl<'a> Scope<'a> {
     fn hash_known(&self, arg: &Arg, known: &HashMap<OpId, u64>) -> Option<u64> {
         match arg {
             Arg::Value(v) => match self.function.values[*v].def {
-                ValueDef::Result(op, 0) => known.get(&op).copied(),
-                _ => None,
+                ValueDef::Result(op, n) => {
+                    known.get(&op).map(|&hash| hash_result(hash, n as usize))
+                }
+                ValueDef::Param => None,
             },
             Arg::Literal(literal) => Some(self.hash(Constant::Literal(literal))),
             Arg::List(_) => None,
@@ -232,8 +248,8 @@ impl<'a> Scope<'a> {
 
     fn array_within(&self, constant: Constant<'a>, depth: usize) -> mil::Result<Rc<Array>> {
         let place = |e: OpError| mil::Error::new(e.kind, e.message).in_function(self.name);
-        let op = match constant {
-            Constant::Compressed(op) => op,
+        let (op, n) = match constant {
+            Constant::Compressed(op, n) => (op, n),
             Constant::Literal(literal) => {
                 let value = Value::from_literal(literal, &self.program.weights);
                 return value.and_then(|v| v.array().cloned()).map_err(place);
@@ -246,14 +262,14 @@ impl<'a> Scope<'a> {
         self.function.ops[op].for_each_arg_value(|v| operands.push(v));
         let mut given = Vec::new();
         for v in operands {
-            if let Some(inner @ Constant::Compressed(_)) = self.constant_of(v) {
+            if let Some(inner @ Constant::Compressed(..)) = self.constant_of(v) {
                 given.push((v, Value::Array(self.array_within(inner, depth - 1)?)));
             }
         }
         let (states, rounding) = (&mut BTreeMap::new(), Arithmetic::Fp16);
         let values = eval::run_op(self.program, self.name, op, rounding, given, states)?;
-        let first = values.first().map(|v| v.array().cloned());
+        let result = values.get(n).map(|v| v.array().cloned());
         let none = || Err(OpError::invalid("a constant without a value"));
-        first.unwrap_or_else(none).map_err(place)
+        result.unwrap_or_else(none).map_err(place)
     }
 }

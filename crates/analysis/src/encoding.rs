@@ -24,7 +24,7 @@ fn within<'a>(scope: &Scope<'a>, constant: Constant<'a>, depth: usize) -> String
         Constant::Literal(literal) => {
             return literal.ty.as_tensor().map_or(literal.ty.to_string(), |t| t.dtype.to_string());
         }
-        Constant::Compressed(op) => op,
+        Constant::Compressed(op, _) => op,
     };
     let kind = scope.function.ops[op].kind;
     if depth == 0 {

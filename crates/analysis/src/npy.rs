@@ -44,8 +44,9 @@ pub fn read(place: &str) -> Result<Array> {
         _ => (place, None),
     };
     let read = || -> Result<Array> {
+        // Before opening it: a pipe would wait for its writer.
+        ensure!(std::fs::metadata(path)?.is_file(), "is no file");
         let file = File::open(path)?;
-        ensure!(file.metadata()?.is_file(), "is no file");
         if path.ends_with(".npz") { read_member(file, member) } else { parse(&contents(file)?) }
     };
     read().with_context(|| place.to_owned())

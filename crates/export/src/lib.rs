@@ -116,6 +116,10 @@ fn check(config: &ModelConfig, options: &Options) -> Result<()> {
     if functions.is_empty() {
         return Err(ExportError::invalid("no function to export"));
     }
+    let twice = (1..functions.len()).find(|&i| functions[..i].contains(&functions[i]));
+    if let Some(i) = twice {
+        return Err(ExportError::invalid(format!("function {} twice", functions[i].name())));
+    }
     let states = functions.iter().find(|f| f.has_states());
     if target < Opset::Ios18 && (states.is_some() || functions.len() > 1) {
         let why = match states {

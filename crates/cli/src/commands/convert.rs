@@ -12,7 +12,7 @@ use mil::package::Package;
 use tensor::DType;
 
 use crate::progress::{self, Downloads};
-use crate::{environment, output};
+use crate::{destination, environment, output};
 
 /// Tokens of one call of prefill or score if no number is given.
 const DEFAULT_LENGTH: usize = 64;
@@ -107,7 +107,7 @@ impl Convert {
         let form = form(&self.output)?;
         let package = match package_listing::recognised(Path::new(&self.source)) {
             Some(source) => {
-                self.check_destination(form, source)?;
+                destination::check(&self.output, form == Form::Text, source, self.force)?;
                 self.model.refuse_any()?;
                 let package = Package::open(source)?;
                 mil::verify(&package.program).map_err(|e| e.in_file(source))?;
@@ -115,7 +115,7 @@ impl Convert {
             }
             None => {
                 let source = environment::hub()?.resolve(&self.source, &Downloads::default())?;
-                self.check_destination(form, &source)?;
+                destination::check(&self.output, form == Form::Text, &source, self.force)?;
                 let exported = progress::spin("converting", || self.model.export(&source))?;
                 exported.notes.iter().for_each(|note| eprintln!("note: {note}"));
                 exported.package
@@ -126,22 +126,6 @@ impl Convert {
             Form::Text => package.save_text(&self.output),
         })?;
         output::remark(&format!("wrote {}", self.output.display()));
-        Ok(())
-    }
-
-    /// Refuses to write over what is there unless told to, and over the source always.
-    fn check_destination(&self, form: Form, source: &Path) -> Result<()> {
-        let mut places = vec![self.output.clone()];
-        if form == Form::Text {
-            places.push(Package::weight_file(&self.output));
-        }
-        for place in &places {
-            if place.symlink_metadata().is_err() {
-                continue;
-            }
-            ensure!(!belongs(source, place), "{}: belongs to the source", place.display());
-            ensure!(self.force, "{}: is there already; --force replaces it", place.display());
-        }
         Ok(())
     }
 }
@@ -195,15 +179,4 @@ fn form(path: &Path) -> Result<Form> {
         }
         _ => bail!("{}: must end with .mlpackage or .mil", path.display()),
     }
-}
-
-/// Whether the file or folder `place` is the model at `source`, a part of it, or holds it.
-fn belongs(source: &Path, place: &Path) -> bool {
-    let own = match source.is_dir() {
-        true => vec![source.to_owned()],
-        false => vec![source.to_owned(), Package::weight_file(source)],
-    };
-    let Ok(place) = place.canonicalize() else { return false };
-    let real = own.iter().filter_map(|path| path.canonicalize().ok());
-    real.into_iter().any(|own| own.starts_with(&place) || place.starts_with(&own))
 }

@@ -11,7 +11,7 @@ use mil::package::Package;
 use passes::{PASSES, Pass, PassStats, pipelines::PIPELINES};
 use serde_json::json;
 
-use crate::output;
+use crate::{destination, output};
 
 /// Rewrite a Core ML program (.mlpackage, .mlmodelc, .mil) by passes and write it as .mlpackage or .mil
 ///
@@ -28,6 +28,9 @@ pub(crate) struct Opt {
     /// Where to write it; MIL text has its weights in weights/weight.bin beside it
     #[arg(short, long, value_name = "DST", required_unless_present = "list")]
     output: Option<PathBuf>,
+    /// Replace what is at the destination
+    #[arg(long)]
+    force: bool,
     /// Run this pass; may be given several times. Passes that it needs before it are added
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(PASSES.iter().map(|p| p.name())))]
     pass: Vec<String>,
@@ -62,6 +65,7 @@ impl Opt {
             return self.show_passes();
         }
         let text = is_text(to)?;
+        destination::check(to, text, path, self.force)?;
         let mut package = Package::open(path)?;
         let chosen = self.passes()?;
         let before = package.clone();

@@ -20,7 +20,8 @@ fn packages() -> Vec<PathBuf> {
 }
 
 fn opt(from: &Path, to: &Path, more: &[&str]) -> Value {
-    let mut arguments = vec!["opt", from.to_str().unwrap(), "-o", to.to_str().unwrap(), "--json"];
+    let mut arguments =
+        vec!["opt", from.to_str().unwrap(), "-o", to.to_str().unwrap(), "--json", "--force"];
     arguments.extend(more);
     json(&rigel(arguments))
 }
@@ -110,6 +111,16 @@ fn nothing_is_written_where_something_is_wrong() {
     let input = rigel(["opt", from, "-o", &to("o.mlpackage"), "--input", "q=zeros"]);
     assert_fails(&input, &["no function has an input q"]);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    opt(Path::new(from), Path::new(&to("o.mlpackage")), &[]);
+    let again = rigel(["opt", from, "-o", &to("o.mlpackage")]);
+    assert_fails(&again, &["o.mlpackage", "--force"]);
+    let inside = to("o.mlpackage/Data/x.mil");
+    assert_fails(&rigel(["opt", &to("o.mlpackage"), "-o", &inside]), &["belongs to the source"]);
+    // A way through the destination itself does not lose it.
+    let round = to("o.mlpackage/../o.mlpackage");
+    opt(Path::new(from), Path::new(&round), &[]);
+    assert!(Package::open(to("o.mlpackage")).is_ok());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     assert_eq!(rigel(["opt", from, "-o", &to("o.mlpackage"), "--pass", "magic"]).code, 2);
     assert_eq!(rigel(["opt", from]).code, 2);
 }

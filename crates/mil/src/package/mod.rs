@@ -213,7 +213,13 @@ impl Package {
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let (model, encoded) = self.to_model().map_err(|e| e.in_file(path))?;
-        save::package(path, &model.encode_to_vec(), &encoded.weights, &encoded.layout)
+        let bytes = model.encode_to_vec();
+        // Protobuf readers, this one and Core ML's, go so deep and no deeper.
+        if pipeline::models(&bytes).is_err() {
+            let message = "blocks nest deeper than a package can hold";
+            return Err(Error::new(ErrorKind::Limit, message).in_file(path));
+        }
+        save::package(path, &bytes, &encoded.weights, &encoded.layout)
     }
 
     /// Writes MIL text to `path` and the weights to `weights/weight.bin` beside it, in place of files

@@ -29,13 +29,14 @@ pub(super) fn package(
     weights: &WeightStore,
     layout: &Layout,
 ) -> Result<()> {
-    let name = name_of(path)?;
+    let path = &resolved(path)?;
     let replaces = path.symlink_metadata().is_ok();
-    if replaces && !path.join(manifest::NAME).is_file() {
+    if replaces && manifest::root_model(path).is_err() {
         let message = "is in the way: it is no package that could be replaced";
         return Err(Error::new(ErrorKind::Invalid, message).in_file(path));
     }
-    let (partial, old) = (beside(path, name, "partial"), beside(path, name, "old"));
+    let partial = hidden_folder(path).map_err(|e| io_error(path, "write", &e))?;
+    let old = partial.with_extension("old");
     let written = write(&partial, model, weights, layout).and_then(|()| {
         if replaces {
             fs::rename(path, &old)?;
@@ -72,8 +73,16 @@ pub(super) fn text(
     layout: &Layout,
     print: impl FnOnce(&Path) -> Result<String>,
 ) -> Result<()> {
-    let name = name_of(path)?;
-    let partial = beside(path, name, "partial");
+    let path = &resolved(path)?;
+    // Once the weights are in place nothing must keep the text from following.
+    let weights_place = weight_file(path);
+    for place in [path, &weights_place] {
+        if place.is_dir() {
+            let message = "is in the way: it is a folder";
+            return Err(Error::new(ErrorKind::Invalid, message).in_file(place));
+        }
+    }
+    let partial = hidden_folder(path).map_err(|e| io_error(path, "write", &e))?;
     let written = write_text(path, &partial, (weights, layout), print);
     // What is left of it after success is empty folders; the first error is the one to report.
     let _ = fs::remove_dir_all(&partial);
@@ -87,7 +96,6 @@ fn write_text(
     print: impl FnOnce(&Path) -> Result<String>,
 ) -> Result<()> {
     let io = |e: io::Error| io_error(path, "write", &e);
-    fs::create_dir_all(partial).map_err(io)?;
     let (own_weights, own_text) = (weight_file(&partial.join("text")), partial.join("text"));
     if !layout.is_empty() {
         fs::create_dir(folder_of(&own_weights)).map_err(io)?;
@@ -114,12 +122,34 @@ fn name_of(path: &Path) -> Result<&OsStr> {
         .ok_or_else(|| Error::new(ErrorKind::Invalid, "is no name for a model").in_file(path))
 }
 
-/// A hidden name beside `path`, whose last part is `name`.
-fn beside(path: &Path, name: &OsStr, ending: &str) -> PathBuf {
-    let mut hidden = std::ffi::OsString::from(".");
-    hidden.push(name);
-    hidden.push(format!(".{}.{ending}", std::process::id()));
-    path.with_file_name(hidden)
+/// `path` in its folder's own name, which stays right when `path` is moved away. The folder is made
+/// if need be.
+fn resolved(path: &Path) -> Result<PathBuf> {
+    let name = name_of(path)?;
+    let folder = folder_of(path);
+    let made = fs::create_dir_all(folder).and_then(|()| folder.canonicalize());
+    Ok(made.map_err(|e| io_error(path, "write", &e))?.join(name))
+}
+
+/// A new, empty, hidden folder beside `path`. A name that is taken, such as by what a process that
+/// was killed left behind, is passed over, and so is one whose `.old` is taken.
+fn hidden_folder(path: &Path) -> io::Result<PathBuf> {
+    let name = path.file_name().unwrap_or_default();
+    let mut number = 0u32;
+    loop {
+        let mut hidden = std::ffi::OsString::from(".");
+        hidden.push(name);
+        hidden.push(format!(".{}-{number}.partial", std::process::id()));
+        let folder = path.with_file_name(hidden);
+        let free = folder.with_extension("old").symlink_metadata().is_err();
+        match fs::create_dir(&folder) {
+            Ok(()) if free => return Ok(folder),
+            Ok(()) => fs::remove_dir(&folder)?,
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(e),
+        }
+        number += 1;
+    }
 }
 
 fn folder_of(path: &Path) -> &Path {

@@ -1,0 +1,48 @@
+//! Where a command may write what it makes of a model.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use mil::package::Package;
+
+/// Refuses to write over what is there unless told to, and over or into the source always. `text` has its
+/// weights beside it.
+///
+/// # Errors
+/// What is in the way.
+pub(crate) fn check(to: &Path, text: bool, source: &Path, force: bool) -> Result<()> {
+    let mut places = vec![to.to_owned()];
+    if text {
+        places.push(Package::weight_file(to));
+    }
+    for place in &places {
+        ensure!(!belongs(source, place), "{}: belongs to the source", place.display());
+        let free = place.symlink_metadata().is_err();
+        ensure!(free || force, "{}: is there already; --force replaces it", place.display());
+    }
+    Ok(())
+}
+
+/// Whether the file or folder `place` is the model at `source`, would be a part of it, or holds it.
+fn belongs(source: &Path, place: &Path) -> bool {
+    let own = match source.is_dir() {
+        true => vec![source.to_owned()],
+        false => vec![source.to_owned(), Package::weight_file(source)],
+    };
+    let real = own.iter().filter_map(|path| path.canonicalize().ok());
+    let (nearest, exists) = nearest(place);
+    real.into_iter().any(|own| nearest.starts_with(&own) || exists && own.starts_with(&nearest))
+}
+
+/// The real name of `place`, or of the nearest folder above it that exists, and whether it is `place`.
+fn nearest(place: &Path) -> (PathBuf, bool) {
+    let mut at = Some(place);
+    while let Some(path) = at {
+        let named = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        if let Ok(real) = named.canonicalize() {
+            return (real, path == place);
+        }
+        at = path.parent();
+    }
+    (PathBuf::new(), false)
+}
