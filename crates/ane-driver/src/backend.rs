@@ -183,7 +183,6 @@ impl<P: Port + 'static> Backend for AneBackend<P> {
             functions,
             state_bytes: bytes.unwrap_or(0),
             fallbacks: fallen,
-            serial: Arc::default(),
         }))
     }
 }
@@ -247,8 +246,10 @@ struct AneRunnable<P: Port + 'static> {
     functions: BTreeMap<String, Vec<Sized<P>>>,
     state_bytes: usize,
     fallbacks: Vec<Fallback>,
-    serial: Arc<AtomicU64>,
 }
+
+/// Numbers the caches of this process: a state may be used with another runnable than made them.
+static SERIALS: AtomicU64 = AtomicU64::new(0);
 
 impl<P: Port + 'static> AneRunnable<P> {
     /// The function at the size for `tokens`, compiled and with the adapter in use.
@@ -300,7 +301,7 @@ impl<P: Port + 'static> AneRunnable<P> {
     /// The caches on the engine that belong to a state.
     fn resident(&self, state: &mut State) -> Box<Resident<P>> {
         let held = state.take_device().and_then(|held: Box<dyn Any + Send>| held.downcast().ok());
-        held.unwrap_or_else(|| Box::new(Resident::new(self.serial.fetch_add(1, Ordering::Relaxed))))
+        held.unwrap_or_else(|| Box::new(Resident::new(SERIALS.fetch_add(1, Ordering::Relaxed))))
     }
 }
 
@@ -311,19 +312,22 @@ impl<P: Port + 'static> Runnable for AneRunnable<P> {
 
     fn run(&mut self, function: &str, inputs: &Tensors, state: &mut State) -> Result<Tensors> {
         let mut resident = self.resident(state);
-        if !self.functions.contains_key(function) {
-            if resident.ahead {
-                resident.download(state, &self.programs)?;
+        let result = match self.functions.contains_key(function) {
+            true => self.on_engine(function, inputs, state, &mut resident),
+            false => self.on_host(function, inputs, state, &mut resident),
+        };
+        match result {
+            Ok(results) => {
+                state.put_device(resident);
+                Ok(results)
             }
-            let results = self.host.run(function, inputs, state);
-            // The host may have changed the caches: they are uploaded before the engine's next run.
-            resident.forget();
-            state.put_device(resident);
-            return results;
+            Err(e) => {
+                // A state of which nothing is known must be an empty one: what is not finite in any
+                // slot would reach the results of a sequence that starts over, too.
+                *state = self.host.new_state()?;
+                Err(e)
+            }
         }
-        let result = self.on_engine(function, inputs, state, &mut resident);
-        state.put_device(resident);
-        result
     }
 
     fn fallbacks(&self) -> &[Fallback] {
@@ -332,6 +336,22 @@ impl<P: Port + 'static> Runnable for AneRunnable<P> {
 }
 
 impl<P: Port + 'static> AneRunnable<P> {
+    fn on_host(
+        &mut self,
+        function: &str,
+        inputs: &Tensors,
+        state: &mut State,
+        resident: &mut Resident<P>,
+    ) -> Result<Tensors> {
+        if resident.ahead {
+            resident.download(state, &self.programs)?;
+        }
+        let results = self.host.run(function, inputs, state);
+        // The host may have changed the caches: they are uploaded before the engine's next run.
+        resident.forget();
+        results
+    }
+
     fn on_engine(
         &mut self,
         function: &str,
@@ -362,10 +382,10 @@ impl<P: Port + 'static> AneRunnable<P> {
 
 /// Tokens `start..start + count` of a tensor `[1, T]`, `[1, T, ...]` or `[T]`.
 fn slice(tensor: &Tensor, tokens: usize, start: usize, count: usize) -> Result<Tensor> {
-    if count == tokens {
+    let axis = usize::from(tensor.shape().len() >= 2);
+    if count == tokens || tensor.shape().get(axis) != Some(&tokens) {
         return Ok(tensor.clone());
     }
-    let axis = usize::from(tensor.shape().len() >= 2);
     let mut shape = tensor.shape().to_vec();
     let each = tensor.bytes().len() / tokens.max(1);
     let bytes = tensor.bytes().slice(start * each..(start + count) * each);

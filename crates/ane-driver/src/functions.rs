@@ -219,7 +219,6 @@ impl<P: Port> Function<P> {
                         let tensor = made.remove(name);
                         let tensor =
                             tensor.ok_or_else(|| device(format!("{name} was not made")))?;
-                        // A host tensor replaces what surfaces held of an earlier call.
                         tensors.insert(*wire, tensor);
                     }
                 }
@@ -235,6 +234,10 @@ impl<P: Port> Function<P> {
                 None => fetch(&held, *wire, &self.wires, self.columns, tokens, programs)?,
             };
             results.insert(name.clone(), tensor);
+        }
+        // Masks multiply and add, so what is not finite in any slot of a cache reaches every later result.
+        if !self.states.is_empty() && !results.values().all(finite) {
+            return Err(device("a result is not finite: the model left the engine's range"));
         }
         resident.ahead |= !self.states.is_empty();
         Ok(results)
@@ -431,6 +434,11 @@ fn fetch<P: Port>(
     let tensor = result?;
     programs.count(|s| s.copied += tensor.len() * 2);
     Ok(tensor)
+}
+
+/// Whether a tensor of floats holds neither infinity nor NaN.
+fn finite(tensor: &Tensor) -> bool {
+    mil::eval::tensor_floats(tensor).is_none_or(|values| values.iter().all(|x| x.is_finite()))
 }
 
 /// A vector of int32, lengthened with -1.

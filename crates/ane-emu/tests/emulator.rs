@@ -215,26 +215,18 @@ fn the_120th_compilation_and_a_full_queue_fail() {
 
 #[test]
 fn too_many_programs_are_not_loaded() {
-    let (emulator, _directory) = m4();
+    let (emulator, _directory) = process("m4", Arithmetic::Fp16, |m| {
+        let fact = m.chip.runtime.loaded_programs.take();
+        m.chip.runtime.loaded_programs = fact.map(|f| f.with(2));
+    });
     let lines = format!("            {T} y = add(x = a, y = a)[name = string(\"y\")];");
     let text = text(&["a"], &lines, "y");
-    let mut models = Vec::new();
-    let error = loop {
-        let model = emulator.model(text.as_bytes(), &[]).unwrap();
-        let directory = emulator.directory(&model);
-        fs::create_dir_all(&directory).unwrap();
-        fs::write(directory.join(MODEL_FILE), &text).unwrap();
-        // The budget of compilations is smaller than the number of programs.
-        if emulator.compile(&model, QOS).is_err() {
-            break None;
-        }
-        match emulator.load(&model, QOS) {
-            Ok(()) => models.push(model),
-            Err(e) => break Some(e),
-        }
-    };
-    assert!(error.is_none());
-    assert_eq!((models.len(), emulator.usage().loaded), (119, 119));
+    let held: Vec<Model> = (0..2).map(|_| loaded(&emulator, &text, &[]).unwrap()).collect();
+    let error = loaded(&emulator, &text, &[]).map(|_| ()).unwrap_err();
+    assert_eq!(error.status, Some(0x50004), "{error}");
+    assert_eq!(emulator.usage().loaded, 2);
+    emulator.unload(&held[0], QOS).unwrap();
+    loaded(&emulator, &text, &[]).unwrap();
 }
 
 #[test]

@@ -96,12 +96,12 @@ impl DeviceArgs {
             ("--os", self.os.is_some()),
             ("--engine-arithmetic", self.engine_arithmetic.is_some()),
         ];
-        let given = emulated.iter().filter(|(_, given)| *given && self.device != Kind::Emulator);
-        let cpu_mode = ("--mode", self.mode.is_some() && self.device == Kind::Cpu);
-        if let Some((name, _)) =
-            given.chain([&cpu_mode].into_iter().filter(|(_, given)| *given)).next()
-        {
+        let not_emulated = self.device != Kind::Emulator;
+        if let Some((name, _)) = emulated.iter().find(|(_, given)| *given && not_emulated) {
             bail!("{name} is of --device emulator");
+        }
+        if self.mode.is_some() && self.device == Kind::Cpu {
+            bail!("--mode is of --device emulator and ane");
         }
         let threads = self.threads.map_or_else(environment::threads, usize::from);
         let host = Arc::new(CpuBackend::new(threads));

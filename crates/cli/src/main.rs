@@ -43,7 +43,8 @@ Environment:
   NO_COLOR       No colours, even on a terminal
 
 Results go to standard output, all else to standard error.
-Exit status: 0 success, 1 failure, 2 wrong usage, 130 interrupted; of diff 0 the same, 1 different, 2 failure.";
+Exit status: 0 success, 1 failure, 2 wrong usage, 130 interrupted; of diff 0 the same, 1 different, 2 failure;
+of check 0 nothing denied, 1 something denied, 2 failure.";
 
 /// The whole command line.
 #[derive(Parser)]

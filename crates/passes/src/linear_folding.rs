@@ -148,7 +148,8 @@ impl<'a> Layer<'a> {
     fn channel_axis(&self, rank: usize) -> usize {
         match self.kind {
             OpKind::Conv | OpKind::ConvTranspose => 1,
-            _ => rank - 1,
+            // A number has no axes: 0 is then none of them.
+            _ => rank.saturating_sub(1),
         }
     }
 

@@ -74,6 +74,7 @@ fn families(function: &Function) -> BTreeMap<&str, BTreeMap<u32, ValueId>> {
     for &v in function.inputs.iter().filter(|&&v| function.ty(v).as_state().is_some()) {
         let name = &function.values[v].name;
         if let Some((stem, number)) = name.rsplit_once('_')
+            && !stem.is_empty()
             && let Ok(number) = number.parse()
         {
             families.entry(stem).or_default().insert(number, v);
@@ -127,8 +128,11 @@ fn agrees(function: &Function, other: &Function, group: &Group) -> bool {
     match joined {
         None if theirs.is_empty() => true,
         None => {
-            let theirs = theirs.into_values().collect();
-            named(other, theirs) == named(function, group.members.clone())
+            let theirs: Vec<ValueId> = theirs.into_values().collect();
+            // It must be able to follow, or the two would no longer share their memory.
+            let follows = other.values.values().all(|v| v.name != group.name)
+                && theirs.iter().all(|&v| simple(other, v));
+            follows && named(other, theirs) == named(function, group.members.clone())
         }
         Some(ty) => theirs.is_empty() && ty == Type::State(group.merged_type()),
     }

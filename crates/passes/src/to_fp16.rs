@@ -150,6 +150,12 @@ impl Halver<'_> {
         if random || !op.blocks.is_empty() || op.kind == OpKind::WriteState {
             return true;
         }
+        // Positions, without a cast in front.
+        if op.kind == OpKind::Range1d && self.is(op.outputs[0], DType::F32) {
+            let positions = op.outputs[0];
+            self.integers.insert(positions);
+            return true;
+        }
         let mut from_integers = false;
         let mut from_others = false;
         op.for_each_arg_value(|v| {
@@ -308,8 +314,9 @@ impl Halver<'_> {
         for i in 0..self.function.body.outputs.len() {
             let v = self.function.body.outputs[i];
             if self.became.contains(&v) {
-                let single = self.single(v);
                 let public = self.function.values[v].name.clone();
+                // A cast of its own: one that is there may be another output.
+                let single = self.cast_to(v, DType::F32, &format!("{public}_to_fp32"));
                 self.function.values[v].name = format!("{public}_fp16");
                 self.function.values[single].name = public;
                 self.function.body.outputs[i] = single;

@@ -93,6 +93,8 @@ pub struct NumericDiff {
     pub tolerance: f64,
     /// Outputs that both have, step by step.
     pub outputs: Vec<Compared>,
+    /// How many outputs only one of the functions has.
+    pub unpaired: usize,
     /// States that both have, as each step leaves them.
     pub states: Vec<Compared>,
     /// Operations that both have, in the order of the second function, if asked for.
@@ -103,15 +105,15 @@ pub struct NumericDiff {
 }
 
 impl NumericDiff {
-    /// Whether all outputs and states are equal.
+    /// Whether both have the same outputs, and all outputs and states are equal.
     pub fn is_same(&self) -> bool {
         let equal = |c: &Compared| c.difference.as_ref().is_some_and(Difference::is_none);
-        self.outputs.iter().chain(&self.states).all(equal)
+        self.unpaired == 0 && self.outputs.iter().chain(&self.states).all(equal)
     }
 
-    /// Whether all outputs and states are within the tolerance.
+    /// Whether both have the same outputs, and all outputs and states are within the tolerance.
     pub fn is_close(&self) -> bool {
-        !self.outputs.iter().chain(&self.states).any(|c| c.exceeds)
+        self.unpaired == 0 && !self.outputs.iter().chain(&self.states).any(|c| c.exceeds)
     }
 }
 
@@ -135,10 +137,13 @@ pub fn compare_runs(a: &Package, b: &Package, options: &NumericOptions<'_>) -> R
     let scopes = (Scope::new(&first, name), Scope::new(&second, other));
     let (x, y) = scopes.0.zip(scopes.1).context("the functions to run")?;
     let mut states = (eval::new_states(&first, name)?, eval::new_states(&second, other)?);
+    let paired = pair_outputs(&x, &y, &matching).len();
+    let all = x.function.body.outputs.len() + y.function.body.outputs.len();
     let mut diff = NumericDiff {
         function: name.to_owned(),
         tolerance: options.tolerance,
         outputs: Vec::new(),
+        unpaired: all.saturating_sub(2 * paired),
         states: Vec::new(),
         operations: Vec::new(),
         first_divergence: None,

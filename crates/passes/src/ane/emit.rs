@@ -28,7 +28,7 @@ pub(super) struct Lowering<'a> {
     weights: &'a mut HalfWeights,
     wires: Vec<(String, TensorType)>,
     wire_of: HashMap<ValueId, Wire>,
-    auxiliary: HashMap<Auxiliary, Wire>,
+    auxiliary: HashMap<(ValueId, Auxiliary), Wire>,
     states: Vec<(ValueId, StateSlot)>,
     adapters: Vec<(AdapterSlot, [usize; 2])>,
     inputs: Vec<(String, Wire)>,
@@ -127,7 +127,7 @@ impl<'a> Lowering<'a> {
 
     /// The tensor that the host makes once for all steps.
     fn auxiliary(&mut self, positions: ValueId, wanted: Auxiliary) -> Result<Wire> {
-        if let Some(&wire) = self.auxiliary.get(&wanted) {
+        if let Some(&wire) = self.auxiliary.get(&(positions, wanted.clone())) {
             return Ok(wire);
         }
         let (program, ty) = wanted.program(self.target.columns)?;
@@ -139,7 +139,7 @@ impl<'a> Lowering<'a> {
             inputs: vec![("positions".to_owned(), source)],
             outputs: vec![("y".to_owned(), wire)],
         }));
-        self.auxiliary.insert(wanted, wire);
+        self.auxiliary.insert((positions, wanted), wire);
         Ok(wire)
     }
 
@@ -418,7 +418,8 @@ impl<'a> Lowering<'a> {
         let place = |error: OpError| Error::at_op(error, self.name, self.function.describe(id));
         let interleaved = view.bool_or("interleaved", false).map_err(place)?;
         let constant = view.literal("inv_freq").and_then(|l| l.resolve(&self.program.weights));
-        let frequencies = constant.and_then(mil::eval::tensor_floats).unwrap_or_default();
+        let frequencies = constant.and_then(mil::eval::tensor_floats);
+        let frequencies = frequencies.ok_or_else(|| bug("inv_freq is no constant of floats"))?;
         let positions = self.arg(id, "positions")?;
         let x = self.tensor(e, id, "x")?;
         let shape = self.function.tensor_ty(self.arg(id, "x")?).map(|t| t.shape.clone());
@@ -444,7 +445,7 @@ impl<'a> Lowering<'a> {
         let cosine = e.raw("in_cosine", [1, 1, dim, columns], cosine);
         let rotation = Tensor::from_slice(&[1, 1, dim, dim], &rotation);
         let rotation = e.shared(
-            &format!("rotation_{interleaved}_{pairs}"),
+            &format!("rotation_{interleaved}_{pairs}_{dim}"),
             rotation.map_err(|e| bug(e.to_string()))?,
         )?;
         let split = e.reshape(x, [1, heads, dim, columns], &format!("{name}_heads"))?;

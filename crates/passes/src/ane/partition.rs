@@ -91,12 +91,21 @@ fn takes(program: &Program, function: &Function, id: OpId, on_engine: &BTreeSet<
                 is_tokens("x") && axes.is_some_and(|a| a == [-1] || a == [rank - 1])
             }
             OpKind::LlmAttention => value("key_cache").is_some() && is_tokens("query"),
-            OpKind::Reshape | OpKind::Gelu | OpKind::Silu | OpKind::Tanh | OpKind::Sigmoid => {
+            OpKind::Gelu | OpKind::Silu | OpKind::Tanh | OpKind::Sigmoid => {
                 is_tokens("x") && made_there("x")
+            }
+            // Heads may be split and joined; tokens stay.
+            OpKind::Reshape => {
+                made_there("x")
+                    && value("x").and_then(|v| tokens(function, v))
+                        == tokens(function, op.outputs[0])
             }
             OpKind::Add | OpKind::Mul => {
                 let scalar = |name: &str| {
-                    view.literal(name).and_then(|l| l.ty.as_tensor()).is_some_and(|t| t.rank() == 0)
+                    let ty = view.literal(name).and_then(|l| l.ty.as_tensor());
+                    let value = view.float(name).ok().flatten();
+                    ty.is_some_and(|t| t.rank() == 0)
+                        && value.is_some_and(|x| half::f16::from_f64(x).is_finite())
                 };
                 let shapes = |name: &str| value(name).and_then(|v| tokens(function, v));
                 match (made_there("x"), made_there("y")) {
