@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex};
 use ane_model::{Chip, Os};
 use exec::port::Port;
 use exec::{Backend, ExecError, Fallback, Result, Runnable, State, Tensors};
-use mil::{Dim, OpKind, Program};
-use passes::ane::{AdapterSlot, HalfWeights, Lowered, Step, Target, lower};
-use tensor::Tensor;
+use mil::{Dim, Function, OpId, OpKind, Program, ValueData, ValueDef, ValueId};
+use passes::ane::{HalfWeights, Lowered, Step, Target, Variable, legalised, lower, width_multiple};
+use tensor::{Bytes, Tensor};
 
-use crate::functions::{Factors, Function, Resident, state_bytes};
-use crate::programs::{Exhausted, Programs, device, lock};
+use crate::executable::{Executable, Factors, Resident, state_bytes};
+use crate::programs::{Exhausted, Programs, Update, device, lock};
 use crate::stats::Stats;
 
 /// How a program is spread over engine and host.
@@ -23,13 +23,16 @@ pub struct Options {
     pub chip: Chip,
     /// Its operating system.
     pub os: Os,
-    /// Functions that run on the engine; others run on the host.
-    pub functions: Vec<String>,
-    /// The numbers of columns of programs, ascending: a call takes the smallest that its tokens fit
-    /// in, or is cut into several calls of the largest.
+    /// Functions that run on the engine, all if none is named; others run on the host.
+    pub functions: Option<Vec<String>>,
+    /// The numbers of columns of a language model's programs, ascending, each a multiple of the chip's
+    /// [width](passes::ane::width_multiple): a call takes the smallest that its tokens fit in, or is cut
+    /// into several calls of the largest.
     pub columns: Vec<usize>,
-    /// Linear layers that adapters change.
-    pub adapters: Vec<AdapterSlot>,
+    /// What may change without compiling.
+    pub variable: Variable,
+    /// How other weights get into a program; the self-test decides if nothing is said.
+    pub update: Option<Update>,
     /// Called when the process has no compilation left.
     pub exhausted: Option<Exhausted>,
 }
@@ -71,10 +74,11 @@ impl<P: Port + 'static> AneBackend<P> {
     pub fn use_adapter(&self, factors: Option<BTreeMap<String, (Tensor, Tensor)>>) -> Result<()> {
         let checked = factors.map(|factors| {
             let fitted = factors.into_iter().map(|(weight, (a, b))| {
-                let slot = self.options.adapters.iter().find(|s| s.weight == weight);
+                let slot = self.options.variable.adapters.iter().find(|s| s.weight == weight);
                 let slot = slot.ok_or_else(|| device(format!("adapter: no slot for {weight}")))?;
+                let rank = slot.rank.next_multiple_of(width_multiple(&self.options.chip));
                 let fitted =
-                    fit(&a, &b, slot.rank).map_err(|m| device(format!("adapter {weight}: {m}")))?;
+                    fit(&a, &b, rank).map_err(|m| device(format!("adapter {weight}: {m}")))?;
                 Ok((weight, fitted))
             });
             fitted.collect::<Result<BTreeMap<_, _>>>()
@@ -92,13 +96,11 @@ impl<P: Port + 'static> AneBackend<P> {
         columns: usize,
         weights: &mut HalfWeights,
     ) -> Result<Lowered> {
-        let Options { chip, os, adapters, .. } = &self.options;
-        let target = Target { chip, os: *os, columns };
-        Ok(lower(program, name, &target, adapters, weights)?)
+        lowered(&self.options, program, name, columns, weights)
     }
 }
 
-/// Factors padded with zeros to the rank of their slot.
+/// `A` turned, `[in, rank]`, and `B` `[out, rank]`, in fp16, padded with zeros to the rank of their slot.
 fn fit(a: &Tensor, b: &Tensor, rank: usize) -> std::result::Result<(Tensor, Tensor), String> {
     let (&[own, inner], &[out, second]) = (a.shape(), b.shape()) else {
         return Err("factors are no matrices".into());
@@ -107,16 +109,18 @@ fn fit(a: &Tensor, b: &Tensor, rank: usize) -> std::result::Result<(Tensor, Tens
         return Err(format!("A {:?} and B {:?} in a slot of rank {rank}", a.shape(), b.shape()));
     }
     let floats = |t: &Tensor| mil::eval::tensor_floats(t).ok_or("factors are no floats");
-    let half = |x: f64| half::f16::from_f64(x);
-    let mut wide_a: Vec<half::f16> = floats(a)?.into_iter().map(half).collect();
-    wide_a.resize(rank * inner, half::f16::ZERO);
-    let mut wide_b = vec![half::f16::ZERO; out * rank];
-    for (to, from) in wide_b.chunks_exact_mut(rank).zip(floats(b)?.chunks_exact(own.max(1))) {
-        to.iter_mut().zip(from).for_each(|(t, &x)| *t = half(x));
-    }
-    let made =
-        |shape: &[usize], v: &[half::f16]| Tensor::from_slice(shape, v).map_err(|e| e.to_string());
-    Ok((made(&[rank, inner], &wide_a)?, made(&[out, rank], &wide_b)?))
+    let (a, b) = (floats(a)?, floats(b)?);
+    let wide = |rows: usize, at: &dyn Fn(usize, usize) -> f64| {
+        let mut wide = vec![half::f16::ZERO; rows * rank];
+        for (row, to) in wide.chunks_exact_mut(rank.max(1)).enumerate() {
+            to[..own]
+                .iter_mut()
+                .enumerate()
+                .for_each(|(k, t)| *t = half::f16::from_f64(at(row, k)));
+        }
+        Tensor::from_slice(&[rows, rank], &wide).map_err(|e| e.to_string())
+    };
+    Ok((wide(inner, &|i, k| a[k * inner + i])?, wide(out, &|o, k| b[o * own + k])?))
 }
 
 impl<P: Port + 'static> Backend for AneBackend<P> {
@@ -125,70 +129,175 @@ impl<P: Port + 'static> Backend for AneBackend<P> {
     }
 
     fn check(&self, program: &Program) -> Vec<Fallback> {
+        let legal = match legalised(program) {
+            Ok(legal) => legal,
+            Err(e) => return self.all_on_host(program, &e.to_string()),
+        };
         let mut found = Vec::new();
-        for name in &self.options.functions {
+        for name in self.names(&legal) {
             let columns = self.options.columns.first().copied().unwrap_or(1);
-            match self.lower(program, name, columns, &mut HalfWeights::default()) {
-                Ok(lowered) => found.extend(fallbacks(name, &lowered)),
-                Err(e) => found.push(Fallback {
-                    function: name.clone(),
-                    kind: OpKind::Const,
-                    operation: name.clone(),
-                    reason: e.to_string(),
-                }),
+            match self.lower(&legal, &name, columns, &mut HalfWeights::default()) {
+                Ok(lowered) => found.extend(fallbacks(&name, &lowered)),
+                Err(e) => found.extend(self.all_on_host(program, &e.to_string())),
             }
         }
         found
     }
 
     fn prepare(&self, program: &Program) -> Result<Box<dyn Runnable>> {
+        Ok(Box::new(self.open(program)?))
+    }
+}
+
+fn lowered(
+    options: &Options,
+    program: &Program,
+    name: &str,
+    columns: usize,
+    weights: &mut HalfWeights,
+) -> Result<Lowered> {
+    let Options { chip, os, variable, .. } = options;
+    let target = Target { chip, os: *os, columns };
+    Ok(lower(program, name, &target, variable, weights)?)
+}
+
+/// A function's inputs and outputs without what is between.
+fn signature(function: &Function) -> Function {
+    let mut signature = Function::new(function.opset);
+    let copy = |to: &mut Function, &v: &ValueId| {
+        let data = ValueData { def: ValueDef::Param, ..function.values[v].clone() };
+        to.values.push(data)
+    };
+    signature.inputs = function.inputs.iter().map(|v| copy(&mut signature, v)).collect();
+    signature.body.outputs =
+        function.body.outputs.iter().map(|v| copy(&mut signature, v)).collect();
+    signature
+}
+
+impl<P: Port + 'static> AneBackend<P> {
+    /// Makes a program ready to run; nothing is compiled before it runs.
+    ///
+    /// # Errors
+    /// As [`Backend::prepare`].
+    pub fn open(&self, program: &Program) -> Result<AneRunnable<P>> {
+        self.check_options()?;
+        let legal = legalised(program)?;
+        let program = legal.as_ref();
         let mut weights = HalfWeights::default();
         let mut lowered = Vec::new();
-        for name in &self.options.functions {
-            let function = program.functions.get(name);
+        for name in self.names(program) {
+            let function = program.functions.get(&name);
             let function = function.ok_or_else(|| ExecError::NoFunction(name.clone()))?;
             let most = tokens_of(function);
             for &columns in &self.options.columns {
-                lowered.push((
-                    name.clone(),
-                    columns,
-                    self.lower(program, name, columns, &mut weights)?,
-                ));
-                // A function of a fixed number of tokens needs one size.
-                if most.is_some_and(|t| t <= columns) {
+                let part = self.lower(program, &name, columns, &mut weights)?;
+                // A function of a fixed number of tokens, or of none, needs one size.
+                let last = part.columns.is_none() || most.is_some_and(|t| t <= columns);
+                lowered.push((name.clone(), part));
+                if last {
                     break;
                 }
             }
         }
-        let bytes = lowered.iter().map(|(_, _, l)| state_bytes(l, &self.options.chip)).max();
+        self.check_variable(program, &lowered)?;
+        let bytes = lowered.iter().map(|(_, l)| state_bytes(l, &self.options.chip)).max();
         let mut fallen = Vec::new();
         let mut functions: BTreeMap<String, Vec<Sized<P>>> = BTreeMap::new();
-        for (name, columns, lowered) in lowered {
+        for (name, lowered) in lowered {
             for f in fallbacks(&name, &lowered) {
                 if !fallen.contains(&f) {
                     fallen.push(f);
                 }
             }
+            let columns = lowered.columns.unwrap_or(usize::MAX);
             let sized = Sized { columns, lowered: Some(lowered), function: None, adapter: 0 };
             functions.entry(name).or_default().push(sized);
         }
         let host = self.host.prepare(program)?;
-        Ok(Box::new(AneRunnable {
+        let signatures =
+            program.functions.iter().map(|(name, f)| (name.clone(), signature(f))).collect();
+        Ok(AneRunnable {
             programs: self.programs.clone(),
             host_backend: self.host.clone(),
             host,
-            chip: self.options.chip.clone(),
-            slots: self.options.adapters.clone(),
+            options: self.options.clone(),
+            weights,
+            program: legal.into_owned(),
             adapter: self.adapter.clone(),
+            signatures,
             functions,
             state_bytes: bytes.unwrap_or(0),
             fallbacks: fallen,
-        }))
+        })
+    }
+
+    /// The functions that run on the engine.
+    fn names(&self, program: &Program) -> Vec<String> {
+        match &self.options.functions {
+            Some(names) => names.clone(),
+            None => program.functions.keys().cloned().collect(),
+        }
+    }
+
+    fn all_on_host(&self, program: &Program, reason: &str) -> Vec<Fallback> {
+        let functions =
+            self.names(program).into_iter().filter_map(|n| program.functions.get_key_value(&n));
+        let one = |name: &String, function: &Function, op: OpId| Fallback {
+            function: name.clone(),
+            kind: function.ops[op].kind,
+            operation: function.describe(op),
+            reason: reason.to_owned(),
+        };
+        functions
+            .flat_map(|(name, f)| f.body.ops.iter().map(move |&op| one(name, f, op)))
+            .filter(|f| f.kind != OpKind::Const)
+            .collect()
+    }
+
+    fn check_options(&self) -> Result<()> {
+        let Options { columns, chip, .. } = &self.options;
+        let multiple = width_multiple(chip);
+        let whole = columns.iter().all(|&c| c > 0 && c.is_multiple_of(multiple));
+        if columns.is_empty() || !whole || !columns.is_sorted() {
+            return Err(device(format!(
+                "columns {columns:?}: {} wants multiples of {multiple}, ascending",
+                chip.title
+            )));
+        }
+        Ok(())
+    }
+
+    /// Every layer whose weight or adapter is an input must be on the engine in every function that
+    /// runs there.
+    fn check_variable(&self, program: &Program, lowered: &[(String, Lowered)]) -> Result<()> {
+        let Variable { adapters, weights } = &self.options.variable;
+        let slots = adapters.iter().map(|slot| (&slot.weight, true));
+        for (weight, adapted) in slots.chain(weights.iter().map(|weight| (weight, false))) {
+            let has =
+                |name: &String| passes::ane::has_layer(program, &program.functions[name], weight);
+            let mut known = false;
+            for (name, lowered) in lowered.iter().filter(|(name, _)| has(name)) {
+                known = true;
+                let there = match adapted {
+                    true => lowered.adapters.iter().any(|(s, _)| s.weight == *weight),
+                    false => lowered.weights.iter().any(|(w, _)| w == weight),
+                };
+                if !there {
+                    return Err(device(format!(
+                        "the layer of {weight}, which is to change, is on the host in function {name}"
+                    )));
+                }
+            }
+            if !known {
+                return Err(device(format!("no layer has weight {weight}, which is to change")));
+            }
+        }
+        Ok(())
     }
 }
 
 /// The fixed number of tokens of a function, if it has one: the second axis of its first tensor.
-fn tokens_of(function: &mil::Function) -> Option<usize> {
+fn tokens_of(function: &Function) -> Option<usize> {
     let mut tensors = function.inputs.iter().filter_map(|&v| function.tensor_ty(v));
     tensors.find(|t| t.rank() >= 2)?.shape.get(1).and_then(Dim::fixed)
 }
@@ -232,20 +341,39 @@ struct Sized<P: Port> {
 }
 
 struct Ready<P: Port> {
-    function: Function<P>,
-    slots: Vec<String>,
+    function: Executable<P>,
+    /// Weight and `[out, in]` of each layer with an adapter.
+    slots: Vec<(String, [usize; 2])>,
+    /// The same of each weight that is an input.
+    given: Vec<(String, [usize; 2])>,
 }
 
-struct AneRunnable<P: Port + 'static> {
+/// A program over a port.
+pub struct AneRunnable<P: Port + 'static> {
     programs: Arc<Programs<P>>,
     host_backend: Arc<dyn Backend>,
     host: Box<dyn Runnable>,
-    chip: Chip,
-    slots: Vec<AdapterSlot>,
+    options: Options,
+    program: Program,
+    weights: HalfWeights,
     adapter: Arc<Mutex<Active>>,
+    /// Inputs and outputs of every function.
+    signatures: BTreeMap<String, Function>,
     functions: BTreeMap<String, Vec<Sized<P>>>,
     state_bytes: usize,
     fallbacks: Vec<Fallback>,
+}
+
+/// The weights that are inputs, by number.
+fn given_weights(program: &Program, given: &[(String, [usize; 2])]) -> Result<Vec<Tensor>> {
+    let one = |(name, size): &(String, [usize; 2])| {
+        let weight = program.weights.find(name).and_then(|id| program.weights.get(id));
+        let weight = weight.ok_or_else(|| device(format!("there is no weight {name}")))?;
+        passes::ane::half_precision(&weight.tensor, name)?
+            .reshaped(size)
+            .map_err(|e| device(format!("weight {name}: {e}")))
+    };
+    given.iter().map(one).collect()
 }
 
 /// Numbers the caches of this process: a state may be used with another runnable than made them.
@@ -253,24 +381,29 @@ static SERIALS: AtomicU64 = AtomicU64::new(0);
 
 impl<P: Port + 'static> AneRunnable<P> {
     /// The function at the size for `tokens`, compiled and with the adapter in use.
-    fn ready(&mut self, name: &str, tokens: usize) -> Result<(usize, &mut Function<P>)> {
+    fn ready(&mut self, name: &str, tokens: usize) -> Result<(usize, &mut Executable<P>)> {
         let sizes =
             self.functions.get_mut(name).ok_or_else(|| ExecError::NoFunction(name.to_owned()))?;
         let index = sizes.iter().position(|s| s.columns >= tokens).unwrap_or(sizes.len() - 1);
         let sized = &mut sizes[index];
         if let Some(lowered) = sized.lowered.take() {
-            let slots = lowered.adapters.iter().map(|(slot, _)| slot.weight.clone()).collect();
+            let slots =
+                lowered.adapters.iter().map(|(s, size)| (s.weight.clone(), *size)).collect();
+            let given = lowered.weights.clone();
             let kept = lowered.clone();
-            let made = Function::new(
+            let made = Executable::new(
                 lowered,
-                sized.columns,
                 self.state_bytes,
                 &self.programs,
-                &self.chip,
+                &self.options.chip,
                 self.host_backend.as_ref(),
             );
             match made {
-                Ok(function) => sized.function = Some(Ready { function, slots }),
+                Ok(mut function) => {
+                    let weights = given_weights(&self.program, &given)?;
+                    function.give(&weights, &self.programs)?;
+                    sized.function = Some(Ready { function, slots, given });
+                }
                 Err(e) => {
                     sized.lowered = Some(kept);
                     return Err(e);
@@ -284,18 +417,74 @@ impl<P: Port + 'static> AneRunnable<P> {
             let active = lock(&self.adapter);
             (active.factors.clone(), active.version)
         };
-        if sized.adapter != version && !self.slots.is_empty() {
-            let factors: Option<Factors> = factors.map(|all| {
-                let one = |weight: &String| {
-                    let none = || Tensor::from_slice::<f32>(&[0], &[]);
-                    all.get(weight).cloned().or_else(|| Some((none().ok()?, none().ok()?)))
-                };
-                ready.slots.iter().filter_map(one).collect()
-            });
-            ready.function.adapt(factors.as_ref(), &self.programs)?;
+        if sized.adapter != version {
+            let mut given = Factors::new();
+            for (weight, [out, inner]) in &ready.slots {
+                let factors = factors.as_ref().and_then(|all| all.get(weight));
+                if let Some((a, b)) = factors
+                    && [b.shape()[0], a.shape()[0]] != [*out, *inner]
+                {
+                    let (a, b) = (a.shape()[0], b.shape()[0]);
+                    let message =
+                        format!("is of {a} inputs and {b} outputs, the layer of {inner} and {out}");
+                    return Err(device(format!("adapter {weight}: {message}")));
+                }
+                given.push(factors.cloned());
+            }
+            ready.function.adapt(&given, &self.programs)?;
         }
         sized.adapter = version;
         Ok((columns, &mut ready.function))
+    }
+
+    /// Takes the weights of `program`, which is the prepared one with other weights: those that are
+    /// inputs are written into their surfaces, programs with others are updated as the options or the
+    /// [self-test](crate::self_test) say. States are kept.
+    ///
+    /// # Errors
+    /// When it is another program, or the engine does not take it. Some weights may then be new and
+    /// others old.
+    pub fn set_weights(&mut self, program: &Program) -> Result<()> {
+        let legal = legalised(program)?.into_owned();
+        let old = self.program.weights.iter().map(|(id, w)| (id, w.name.clone(), w.tensor.clone()));
+        let old: Vec<_> = old.collect();
+        let sizes = |program: &Program| -> Vec<(String, usize, usize)> {
+            let functions = program.functions.iter();
+            functions.map(|(name, f)| (name.clone(), f.ops.len(), f.values.len())).collect()
+        };
+        if sizes(&self.program) != sizes(&legal) || old.len() != legal.weights.iter().len() {
+            return Err(device("the program is another one than was prepared"));
+        }
+        for (id, name, tensor) in &old {
+            let new = legal.weights.get(*id).map(|w| &w.tensor);
+            let new = new.filter(|n| n.dtype() == tensor.dtype() && n.shape() == tensor.shape());
+            let new =
+                new.ok_or_else(|| device(format!("weight {name} is of another type or shape")))?;
+            if new.bytes().as_ptr() != tensor.bytes().as_ptr() {
+                self.weights.forget(*id);
+            }
+        }
+        self.host = self.host_backend.prepare(&legal)?;
+        for (name, sizes) in &mut self.functions {
+            for sized in sizes {
+                let columns = sized.lowered.as_ref().map_or(Some(sized.columns), |l| l.columns);
+                let columns = columns.unwrap_or(self.options.columns[0]);
+                let fresh = lowered(&self.options, &legal, name, columns, &mut self.weights)?;
+                let Some(ready) = &mut sized.function else {
+                    sized.lowered = Some(fresh);
+                    continue;
+                };
+                let update = match self.options.update {
+                    Some(update) => update,
+                    None => self.programs.tested_update(&self.options.chip)?,
+                };
+                let host = self.host_backend.as_ref();
+                ready.function.update(fresh, &self.programs, update, host)?;
+                ready.function.give(&given_weights(&legal, &ready.given)?, &self.programs)?;
+            }
+        }
+        self.program = legal;
+        Ok(())
     }
 
     /// The caches on the engine that belong to a state.
@@ -343,6 +532,16 @@ impl<P: Port + 'static> AneRunnable<P> {
         state: &mut State,
         resident: &mut Resident<P>,
     ) -> Result<Tensors> {
+        let adapted = lock(&self.adapter).factors.is_some();
+        let has = |slot: &passes::ane::AdapterSlot| {
+            let f = self.program.functions.get(function);
+            f.is_some_and(|f| passes::ane::has_layer(&self.program, f, &slot.weight))
+        };
+        if adapted && self.options.variable.adapters.iter().any(has) {
+            return Err(device(format!(
+                "function {function} runs on the host, which an adapter does not reach"
+            )));
+        }
         if resident.ahead {
             resident.download(state, &self.programs)?;
         }
@@ -356,28 +555,58 @@ impl<P: Port + 'static> AneRunnable<P> {
         &mut self,
         function: &str,
         inputs: &Tensors,
-        state: &State,
+        state: &mut State,
         resident: &mut Resident<P>,
     ) -> Result<Tensors> {
+        let programs = self.programs.clone();
+        let signature = self.signatures.get(function);
+        let signature = signature.ok_or_else(|| ExecError::NoFunction(function.to_owned()))?;
+        exec::check_inputs(function, signature, inputs)?;
+        state.check(signature)?;
+        // Outputs with a row for each token.
+        let by_token: Vec<String> = signature
+            .body
+            .outputs
+            .iter()
+            .filter(|&&v| {
+                let axis = signature.tensor_ty(v).and_then(|t| t.shape.get(1));
+                axis.is_some_and(|d| d.fixed().is_none())
+            })
+            .map(|&v| signature.values[v].name.clone())
+            .collect();
         let tokens = inputs.values().filter(|t| t.shape().len() >= 2).map(|t| t.shape()[1]).max();
         let tokens = tokens.unwrap_or(1);
-        let programs = self.programs.clone();
         let mut results = Tensors::new();
         let mut start = 0;
         while start < tokens || start == 0 {
             let (columns, ready) = self.ready(function, tokens - start)?;
-            resident.make(ready, &programs)?;
+            resident.make(ready, state, &programs)?;
             resident.upload(state, &programs)?;
             let count = columns.min(tokens - start);
             let part = inputs
                 .iter()
                 .map(|(name, t)| Ok((name.clone(), slice(t, tokens, start, count)?)))
                 .collect::<Result<Tensors>>()?;
-            results = ready.run(&part, count, resident, &programs)?;
+            for (name, tensor) in ready.run(&part, count, state, resident, &programs)? {
+                let joined = match results.remove(&name) {
+                    Some(earlier) if by_token.contains(&name) => joined(&earlier, &tensor)?,
+                    _ => tensor,
+                };
+                results.insert(name, joined);
+            }
             start += count.max(1);
         }
         Ok(results)
     }
+}
+
+/// `[1, T, ...]` and `[1, U, ...]` as `[1, T + U, ...]`.
+fn joined(earlier: &Tensor, later: &Tensor) -> Result<Tensor> {
+    let mut shape = earlier.shape().to_vec();
+    shape[1] += later.shape().get(1).copied().unwrap_or(0);
+    let bytes = [&earlier.bytes()[..], &later.bytes()[..]].concat();
+    Tensor::new(earlier.dtype(), &shape, Bytes::copy_from(&bytes))
+        .map_err(|e| device(e.to_string()))
 }
 
 /// Tokens `start..start + count` of a tensor `[1, T]`, `[1, T, ...]` or `[T]`.

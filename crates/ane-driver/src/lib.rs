@@ -6,13 +6,13 @@
 //! and used again; caches stay on the engine between calls.
 
 mod backend;
-mod functions;
+mod executable;
 mod packing;
 mod programs;
 mod selftest;
 mod stats;
 
-pub use backend::{AneBackend, Options};
+pub use backend::{AneBackend, AneRunnable, Options};
 pub use programs::{Exhausted, Update};
 pub use selftest::{SelfTest, self_test};
 pub use stats::Stats;

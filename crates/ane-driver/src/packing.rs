@@ -58,11 +58,54 @@ pub(crate) fn unpack_tokens(
     let at = |i: usize| f16::from_le_bytes(halves[i % width * columns + i / width]);
     let shape = [&[1, tokens], &rest[..]].concat();
     let count = tokens * width;
+    float_tensor(ty, &shape, (0..count).map(at))
+}
+
+/// Writes a tensor's rows, along its last axis, each filled up with zeros to a width `[1, R, 1, W]`.
+///
+/// # Errors
+/// When the tensor has other rows or the surface is too small.
+pub(crate) fn pack_rows(tensor: &Tensor, shape: [usize; 4], surface: &mut [u8]) -> Result<usize> {
+    let [_, rows, _, filled] = shape;
+    let width = tensor.shape().last().copied().unwrap_or(1);
+    let values = floats(tensor)?;
+    if values.len() != rows * width || width > filled || surface.len() < rows * filled * 2 {
+        return Err(device(format!("{:?} in {rows} rows of {filled}", tensor.shape())));
+    }
+    let out = &mut surface[..rows * filled * 2];
+    out.fill(0);
+    let (halves, _) = out.as_chunks_mut::<2>();
+    for (row, to) in values.chunks_exact(width).zip(halves.chunks_exact_mut(filled)) {
+        to.iter_mut().zip(row).for_each(|(to, &x)| *to = f16::from_f64(x).to_le_bytes());
+    }
+    Ok(out.len())
+}
+
+/// Reads rows of `[1, R, 1, W]` as a tensor of type `ty`, of fixed size.
+///
+/// # Errors
+/// When the type is no float or the surface too small.
+pub(crate) fn unpack_rows(surface: &[u8], ty: &TensorType, multiple: usize) -> Result<Tensor> {
+    let shape = ty.fixed_shape().ok_or_else(|| device(format!("{ty} has no fixed size")))?;
+    let width = shape.last().copied().unwrap_or(1).max(1);
+    let (filled, count) = (width.next_multiple_of(multiple), shape.iter().product::<usize>());
+    let (halves, _) = surface.as_chunks::<2>();
+    if halves.len() < count / width * filled {
+        return Err(device(format!("{ty} in a surface of {} bytes", surface.len())));
+    }
+    let rows = halves.chunks_exact(filled).take(count / width);
+    float_tensor(ty, &shape, rows.flat_map(|row| &row[..width]).copied().map(f16::from_le_bytes))
+}
+
+/// A tensor of floats in the type that the host wants.
+fn float_tensor(
+    ty: &TensorType,
+    shape: &[usize],
+    values: impl Iterator<Item = f16>,
+) -> Result<Tensor> {
     let made = match ty.dtype {
-        DType::F16 => Tensor::from_slice(&shape, &(0..count).map(at).collect::<Vec<_>>()),
-        DType::F32 => {
-            Tensor::from_slice(&shape, &(0..count).map(|i| at(i).to_f32()).collect::<Vec<_>>())
-        }
+        DType::F16 => Tensor::from_slice(shape, &values.collect::<Vec<_>>()),
+        DType::F32 => Tensor::from_slice(shape, &values.map(f16::to_f32).collect::<Vec<_>>()),
         other => return Err(device(format!("{other} where the engine gives floats"))),
     };
     made.map_err(|e| device(e.to_string()))

@@ -47,6 +47,8 @@ struct Key([u8; 32], [u8; 32]);
 /// A compiled program.
 pub(crate) struct Entry<P: Port> {
     pub(crate) label: String,
+    /// Of the text and weights that it has now.
+    key: Mutex<Key>,
     pub(crate) model: P::Model,
     state: Mutex<Residence>,
     port: Arc<P>,
@@ -77,6 +79,11 @@ pub(crate) struct Programs<P: Port> {
     entries: Mutex<HashMap<Key, Arc<Entry<P>>>>,
     clock: AtomicUsize,
     stats: Mutex<Stats>,
+    /// Held while programs are loaded, unloaded and evaluated: what one thread is about to evaluate,
+    /// another must not unload.
+    residency: Mutex<()>,
+    /// What the self-test found, once it was asked for.
+    tested: Mutex<Option<Update>>,
 }
 
 /// A panic elsewhere leaves maps and counters as they are, which are valid at every moment.
@@ -96,6 +103,8 @@ impl<P: Port> Programs<P> {
             entries: Mutex::default(),
             clock: AtomicUsize::new(0),
             stats: Mutex::default(),
+            residency: Mutex::default(),
+            tested: Mutex::default(),
         }
     }
 
@@ -116,18 +125,23 @@ impl<P: Port> Programs<P> {
     /// # Errors
     /// When files cannot be written, the compiler refuses it, or no compilation is left.
     pub(crate) fn compiled(&self, program: &Program, label: &str) -> Result<Arc<Entry<P>>> {
-        let (text, weights) = printed(program, None)?;
-        let key = Key(Sha256::digest(&text).into(), Sha256::digest(&weights).into());
+        let printed = Printed::new(program)?;
+        let key = printed.key();
         if let Some(entry) = lock(&self.entries).get(&key) {
             return Ok(entry.clone());
         }
-        let entry = Arc::new(self.compile(program, label)?);
+        let entry = Arc::new(self.compile_printed(printed, label)?);
         lock(&self.entries).insert(key, entry.clone());
         Ok(entry)
     }
 
     /// Compiles without looking into the cache.
     pub(crate) fn compile(&self, program: &Program, label: &str) -> Result<Entry<P>> {
+        self.compile_printed(Printed::new(program)?, label)
+    }
+
+    fn compile_printed(&self, printed: Printed, label: &str) -> Result<Entry<P>> {
+        let key = printed.key();
         let budget = self.chip.runtime.compiles.as_ref().map(|f| f.value as usize);
         let spent = self.port.usage().compilations;
         if budget.is_some_and(|b| spent >= b) {
@@ -139,8 +153,8 @@ impl<P: Port> Programs<P> {
             )));
         }
         let number = INSTANCES.fetch_add(1, Ordering::Relaxed);
-        let tag = format!("{}-{number}", std::process::id());
-        let (text, weights) = printed(program, Some(&tag))?;
+        let text = printed.text.replacen(TAG, &format!("{}-{number}", std::process::id()), 1);
+        let weights = printed.weights;
         let file = WeightFile { key: WEIGHTS_PATH, data: &weights };
         let files = if weights.is_empty() { &[][..] } else { std::slice::from_ref(&file) };
         let model = self.port.model(text.as_bytes(), files).map_err(|e| failed(label, &e))?;
@@ -148,6 +162,7 @@ impl<P: Port> Programs<P> {
         // From here on the entry removes the directory, whatever fails.
         let entry = Entry {
             label: label.to_owned(),
+            key: Mutex::new(key),
             model,
             state: Mutex::default(),
             port: self.port.clone(),
@@ -160,10 +175,7 @@ impl<P: Port> Programs<P> {
     }
 
     /// Makes sure that a program is loaded, unloading others that were not used for longest.
-    ///
-    /// # Errors
-    /// When it cannot be loaded.
-    pub(crate) fn load(&self, entry: &Entry<P>) -> Result<()> {
+    fn load(&self, entry: &Entry<P>) -> Result<()> {
         let now = self.clock.fetch_add(1, Ordering::Relaxed) as u64;
         {
             let mut state = lock(&entry.state);
@@ -205,11 +217,13 @@ impl<P: Port> Programs<P> {
         Ok(())
     }
 
-    /// Evaluates a request of a loaded program.
+    /// Loads a program unless it is, and evaluates a request of it.
     ///
     /// # Errors
-    /// What the engine says.
+    /// When it cannot be loaded, or what the engine says.
     pub(crate) fn evaluate(&self, entry: &Entry<P>, request: &P::Request) -> Result<()> {
+        let _alone = lock(&self.residency);
+        self.load(entry)?;
         let (start, emulated) = (Instant::now(), self.port.virtual_time());
         let evaluated = self.port.evaluate(&entry.model, request, Qos::default());
         evaluated.map_err(|e| failed(&entry.label, &e))?;
@@ -223,22 +237,66 @@ impl<P: Port> Programs<P> {
         Ok(())
     }
 
-    /// Overwrites the weight file of a program, unloads it and loads it again. The file is replaced
-    /// whole, by renaming.
+    /// The update that the self-test, done once, says is right.
+    pub(crate) fn tested_update(&self, chip: &Chip) -> Result<Update> {
+        let mut tested = lock(&self.tested);
+        if let Some(update) = *tested {
+            return Ok(update);
+        }
+        let update = crate::self_test(&self.port, chip)?.update();
+        *tested = Some(update);
+        Ok(update)
+    }
+
+    /// `entry` with the weights of `program`, which has the same text; the same entry if they are its own.
     ///
     /// # Errors
-    /// When the file cannot be written or the program not loaded again.
-    pub(crate) fn reload(&self, entry: &Entry<P>, program: &Program) -> Result<()> {
-        let (_, weights) = printed(program, None)?;
+    /// When files cannot be written, or the program not compiled or loaded again.
+    pub(crate) fn updated(
+        &self,
+        entry: &Arc<Entry<P>>,
+        program: &Program,
+        update: Update,
+    ) -> Result<Arc<Entry<P>>> {
+        let printed = Printed::new(program)?;
+        let (old, new) = (*lock(&entry.key), printed.key());
+        if old == new {
+            return Ok(entry.clone());
+        }
+        if let Some(known) = lock(&self.entries).get(&new) {
+            return Ok(known.clone());
+        }
+        let updated = match update {
+            Update::Delta if old.0 == new.0 => {
+                self.reload(entry, printed)?;
+                entry.clone()
+            }
+            _ => Arc::new(self.compile_printed(printed, &entry.label)?),
+        };
+        let mut entries = lock(&self.entries);
+        // Weights that were, are not asked for again: a program of each step of training would fill
+        // the engine.
+        entries.remove(&old);
+        entries.insert(new, updated.clone());
+        Ok(updated)
+    }
+
+    /// Overwrites the weight file of a program, unloads it and loads it again. The file is replaced
+    /// whole, by renaming.
+    fn reload(&self, entry: &Entry<P>, printed: Printed) -> Result<()> {
+        let _alone = lock(&self.residency);
         let place = |e: io::Error| device(format!("{}: {e}", entry.label));
         let target = self.port.directory(&entry.model).join(relative(WEIGHTS_PATH));
         let fresh = target.with_extension("new");
-        fs::write(&fresh, &weights).map_err(place)?;
+        fs::write(&fresh, &printed.weights).map_err(place)?;
         fs::rename(&fresh, &target).map_err(place)?;
         if lock(&entry.state).loaded {
             self.unload(entry)?;
         }
-        self.load(entry)
+        self.load(entry)?;
+        *lock(&entry.key) = printed.key();
+        self.count(|s| s.reloads += 1);
+        Ok(())
     }
 }
 
@@ -259,23 +317,35 @@ fn write_files(directory: &Path, text: &str, files: &[WeightFile<'_>]) -> io::Re
     Ok(())
 }
 
-/// A program's text and weight file, the latter empty if it has no weights; `tag` makes it unlike all
-/// others.
-fn printed(program: &Program, tag: Option<&str>) -> Result<(String, Vec<u8>)> {
-    let mut program = program.clone();
-    let string = || Type::from(mil::TensorType::new(tensor::DType::Str, [0usize; 0]));
-    let entries = tag.map(|tag| {
+/// What stands in a program's text for what makes it unlike all others.
+const TAG: &str = "00000000-instance";
+
+/// A program's text, and its weight file, which is empty if it has no weights.
+struct Printed {
+    text: String,
+    weights: Vec<u8>,
+}
+
+impl Printed {
+    fn new(program: &Program) -> Result<Self> {
+        let mut program = program.clone();
+        let string = || Type::from(mil::TensorType::new(tensor::DType::Str, [0usize; 0]));
         let text = |s: &str| Payload::Strings(vec![s.to_owned()]);
-        (text("rigel-instance"), text(tag))
-    });
-    let ty = Type::Dict(Box::new(string()), Box::new(string()));
-    let info = Literal { ty, payload: Payload::Entries(entries.into_iter().collect()) };
-    program.attributes.insert("buildInfo".to_owned(), info);
-    let modern = program.functions.values().all(|f| f.opset >= Opset::Ios18);
-    let dialect = if modern { Dialect::V1_3 } else { Dialect::V1_0 };
-    let mut weights = Vec::new();
-    let text = print_with_weights(&program, dialect, &mut weights)
-        .map_err(|e| device(format!("the program cannot be printed: {e}")))?;
-    let referred = text.contains(WEIGHTS_PATH);
-    Ok((text, if referred { weights } else { Vec::new() }))
+        let ty = Type::Dict(Box::new(string()), Box::new(string()));
+        let payload = Payload::Entries(vec![(text("rigel-instance"), text(TAG))]);
+        program.attributes.insert("buildInfo".to_owned(), Literal { ty, payload });
+        let modern = program.functions.values().all(|f| f.opset >= Opset::Ios18);
+        let dialect = if modern { Dialect::V1_3 } else { Dialect::V1_0 };
+        let mut weights = Vec::new();
+        let text = print_with_weights(&program, dialect, &mut weights)
+            .map_err(|e| device(format!("the program cannot be printed: {e}")))?;
+        if !text.contains(WEIGHTS_PATH) {
+            weights.clear();
+        }
+        Ok(Printed { text, weights })
+    }
+
+    fn key(&self) -> Key {
+        Key(Sha256::digest(&self.text).into(), Sha256::digest(&self.weights).into())
+    }
 }

@@ -37,10 +37,10 @@ const SHAPE: [usize; 4] = [1, 768, 1, 32];
 pub fn self_test<P: Port>(port: &Arc<P>, chip: &Chip) -> Result<SelfTest> {
     let programs = Programs::new(port.clone(), chip.clone(), None);
     let (before, after) = (program(1.5)?, program(-0.75)?);
-    let reloaded = programs.compile(&before, "self-test")?;
     let fresh = programs.compile(&after, "self-test")?;
+    let reloaded = programs.compiled(&before, "self-test")?;
     let first = result(&programs, &reloaded)?;
-    programs.reload(&reloaded, &after)?;
+    let reloaded = programs.updated(&reloaded, &after, Update::Delta)?;
     let (second, wanted) = (result(&programs, &reloaded)?, result(&programs, &fresh)?);
     if first == wanted {
         return Err(device("self-test: two programs of different weights compute the same"));
@@ -90,7 +90,6 @@ fn result<P: Port>(programs: &Programs<P>, entry: &crate::programs::Entry<P>) ->
         data.as_chunks_mut::<2>().0.iter_mut().for_each(|half| *half = f16::ONE.to_le_bytes());
     })
     .map_err(place)?;
-    programs.load(entry)?;
     let request = port.request(&[&x], &[&y]).map_err(place)?;
     programs.evaluate(entry, &request)?;
     let mut result = Vec::new();

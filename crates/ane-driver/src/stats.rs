@@ -9,6 +9,8 @@ pub struct Stats {
     pub compilations: usize,
     /// Programs loaded, again after an eviction included.
     pub loads: usize,
+    /// Weight files overwritten and loaded again.
+    pub reloads: usize,
     /// Programs unloaded to make room.
     pub evictions: usize,
     /// Evaluations.

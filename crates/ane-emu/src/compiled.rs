@@ -9,10 +9,10 @@ use std::path::{Component, Path as FilePath};
 use ane_model::chip::{BindingOrder, Effect};
 use ane_model::rules::{CheckOptions, Diagnostic, Outcome, Path, Severity, check};
 use exec::port::{MODEL_FILE, MODEL_PATH};
-use mil::eval::{self, Arithmetic, States};
+use mil::eval::{self, Arithmetic};
 use mil::package::blob::BlobFile;
 use mil::text::{self, BlobSource};
-use mil::{Literal, OpError, OpId, OpKind, Payload, Program, TensorType, ValueId};
+use mil::{OpError, OpId, OpKind, Program, TensorType, ValueId};
 use tensor::{Bytes, Tensor};
 
 use crate::machine::Machine;
@@ -130,12 +130,10 @@ fn slot(function: &mil::Function, value: ValueId) -> Result<Slot, Refusal> {
 
 /// Weights become plain constants, and arguments that the engine ignores go.
 fn bake(program: &mut Program, name: &str, machine: &Machine) -> Result<(), mil::Error> {
+    eval::decompress(program, name, Arithmetic::Fp16)?;
     let ops: Vec<OpId> = program.functions[name].ops.keys().collect();
     for op in ops {
         let kind = program.functions[name].ops[op].kind;
-        if kind.name().starts_with("constexpr_") {
-            expand(program, name, op)?;
-        }
         let ignored =
             machine.chip.switches.sdpa_mask.as_ref().is_some_and(|m| m.value == Effect::Ignored);
         if kind == OpKind::ScaledDotProductAttention
@@ -147,58 +145,6 @@ fn bake(program: &mut Program, name: &str, machine: &Machine) -> Result<(), mil:
         }
     }
     Ok(())
-}
-
-/// Replaces a compressed constant by what it stands for.
-fn expand(program: &mut Program, name: &str, op: OpId) -> Result<(), mil::Error> {
-    let results = eval::run_op(
-        program,
-        name,
-        op,
-        Arithmetic::Fp16,
-        given(program, name, op)?,
-        &mut States::new(),
-    )?;
-    let place = |e: OpError| mil::Error::new(e.kind, e.message);
-    let outputs = program.functions[name].ops[op].outputs.clone();
-    // Those with two results feed another compressed constant; they are evaluated with it.
-    let ([value], [result]) = (&outputs[..], &results[..]) else { return Ok(()) };
-    let tensor = result.array().map_err(place)?.to_tensor().map_err(place)?;
-    let label = program.functions[name].values[*value].name.clone();
-    let id = program.weights.insert(label, tensor);
-    let Some(function) = program.functions.get_mut(name) else { return Ok(()) };
-    let ty = function.values[*value].ty.clone();
-    let operation = &mut function.ops[op];
-    operation.kind = OpKind::Const;
-    operation.args = vec![None; OpKind::Const.def().params().len()];
-    operation.attributes.insert("val".to_owned(), Literal { ty, payload: Payload::Weight(id) });
-    Ok(())
-}
-
-/// What a compressed constant is made of, where that is a compressed constant with two results.
-fn given(
-    program: &Program,
-    name: &str,
-    op: OpId,
-) -> Result<Vec<(ValueId, eval::Value)>, mil::Error> {
-    let function = &program.functions[name];
-    let mut parts = Vec::new();
-    let mut makers = Vec::new();
-    function.for_each_use(op, &mut |v| {
-        if let mil::ValueDef::Result(maker, _) = function.values[v].def
-            && function.ops[maker].kind != OpKind::Const
-            && !makers.contains(&maker)
-        {
-            makers.push(maker);
-        }
-    });
-    for maker in makers {
-        let inner = given(program, name, maker)?;
-        let results =
-            eval::run_op(program, name, maker, Arithmetic::Fp16, inner, &mut States::new())?;
-        parts.extend(function.ops[maker].outputs.iter().copied().zip(results));
-    }
-    Ok(parts)
 }
 
 /// Weight files of a directory, read whole: a program keeps the weights it was compiled with.

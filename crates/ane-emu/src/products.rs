@@ -61,6 +61,10 @@ impl Left<'_> {
 /// Columns that are computed together.
 const LANES: usize = 16;
 
+/// Columns that are computed together where there are as many: enough sums at a time to hide the
+/// latency of each.
+const WIDE: usize = 64;
+
 /// Multiplications from which the rows are shared among threads.
 const PARALLEL: usize = 1 << 18;
 
@@ -71,62 +75,119 @@ pub(crate) fn product(sum: Sum, a: Left<'_>, b: &[f64], [m, k, n]: [usize; 3]) -
     if n == 0 || m == 0 {
         return out;
     }
-    // Whole lanes: columns are padded with zeros.
-    let width = n.next_multiple_of(LANES);
-    let padded: Vec<f64> = match width == n {
-        true => b.to_vec(),
-        false => {
-            let mut padded = vec![0.0; k * width];
-            for (to, from) in padded.chunks_exact_mut(width).zip(b.chunks_exact(n)) {
-                to[..n].copy_from_slice(from);
-            }
-            padded
-        }
-    };
-    let singles: Vec<f32> = match sum {
-        Sum::Double => Vec::new(),
-        _ => padded.iter().map(|&x| x as f32).collect(),
-    };
     let rows_at_a_time = if m * k * n < PARALLEL { m } else { m.div_ceil(64) };
-    out.par_chunks_mut(rows_at_a_time * n).enumerate().for_each(|(chunk, out)| {
-        let first = chunk * rows_at_a_time;
+    let chunks = out.par_chunks_mut(rows_at_a_time * n).enumerate();
+    if sum == Sum::Double {
+        let b = Columns::new(b, k, n);
+        chunks.for_each(|(i, out)| double_rows(a, i * rows_at_a_time, &b, out));
+        return out;
+    }
+    let b = Columns::<f32>::new(b, k, n);
+    let largest = b.largest();
+    chunks.for_each(|(i, out)| {
+        let rows = Rows::new(a, i * rows_at_a_time, k, out.len() / n);
         match sum {
-            Sum::Double => double_rows(a, first, &padded, k, width, n, out),
             Sum::Fixed { fraction, limit } => {
                 let scale = (1u32 << fraction) as f32;
-                single_rows(a, first, k, n, out, &mut |row, column, out| {
-                    row.iter_mut().for_each(|w| *w *= scale);
-                    fixed(row, &singles, width, column, limit * f64::from(scale), out);
-                    let back = f64::from(scale).recip();
-                    out.iter_mut().for_each(|x| *x *= back);
-                });
+                let back = f64::from(scale).recip();
+                let rows = rows.scaled(scale);
+                fixed_rows(&rows, &b, &largest, limit * f64::from(scale), out);
+                out.iter_mut().for_each(|x| *x *= back);
             }
-            Sum::Grouped { limit } => {
-                single_rows(a, first, k, n, out, &mut |row, column, out| {
-                    grouped(row, &singles, width, column, limit, out);
-                });
-            }
+            Sum::Grouped { limit } => grouped_rows(&rows, &b, limit, out),
+            Sum::Double => {}
         }
     });
     out
 }
 
-fn double_rows(
-    a: Left<'_>,
-    first: usize,
-    b: &[f64],
-    k: usize,
-    width: usize,
+/// The right matrix, its columns padded with zeros to whole lanes.
+struct Columns<T> {
+    values: Vec<T>,
+    /// Columns, and with the padding.
     n: usize,
-    out: &mut [f64],
-) {
+    width: usize,
+}
+
+impl<T: FromDouble> Columns<T> {
+    fn new(b: &[f64], k: usize, n: usize) -> Self {
+        let width = n.next_multiple_of(LANES);
+        let mut values = vec![T::from_double(0.0); k * width];
+        for (to, from) in values.chunks_exact_mut(width).zip(b.chunks_exact(n)) {
+            to.iter_mut().zip(from).for_each(|(to, &x)| *to = T::from_double(x));
+        }
+        Columns { values, n, width }
+    }
+}
+
+impl Columns<f32> {
+    /// The largest magnitude in each block of lanes; NaN if there is one.
+    fn largest(&self) -> Vec<f32> {
+        let mut largest = vec![0.0f32; self.width / LANES];
+        for row in self.values.chunks_exact(self.width) {
+            for (largest, block) in largest.iter_mut().zip(row.chunks_exact(LANES)) {
+                for x in block {
+                    // What is no number must not be passed over, as `max` would.
+                    *largest = if x.abs() > *largest || x.is_nan() { x.abs() } else { *largest };
+                }
+            }
+        }
+        largest
+    }
+}
+
+/// A float that arithmetic is done in.
+trait FromDouble: Copy {
+    fn from_double(x: f64) -> Self;
+}
+
+impl FromDouble for f32 {
+    fn from_double(x: f64) -> f32 {
+        x as f32
+    }
+}
+
+impl FromDouble for f64 {
+    fn from_double(x: f64) -> f64 {
+        x
+    }
+}
+
+/// Some rows of the left matrix.
+struct Rows {
+    values: Vec<f32>,
+    k: usize,
+    count: usize,
+}
+
+impl Rows {
+    fn new(a: Left<'_>, first: usize, k: usize, count: usize) -> Self {
+        let mut values = vec![0.0; k * count];
+        for (i, row) in values.chunks_exact_mut(k.max(1)).enumerate() {
+            a.row(first + i, k, row);
+        }
+        Rows { values, k, count }
+    }
+
+    fn scaled(mut self, scale: f32) -> Self {
+        self.values.iter_mut().for_each(|w| *w *= scale);
+        self
+    }
+
+    fn row(&self, i: usize) -> &[f32] {
+        &self.values[i * self.k..][..self.k]
+    }
+}
+
+fn double_rows(a: Left<'_>, first: usize, b: &Columns<f64>, out: &mut [f64]) {
+    let k = b.values.len() / b.width;
     let mut row = vec![0.0; k];
-    for (i, out) in out.chunks_exact_mut(n).enumerate() {
+    for (i, out) in out.chunks_exact_mut(b.n).enumerate() {
         a.double_row(first + i, k, &mut row);
         for (block, out) in out.chunks_mut(LANES).enumerate() {
             let mut sums = [0.0; LANES];
-            pulp::Arch::new()
-                .dispatch(|| double_lanes(&row, &b[block * LANES..], width, &mut sums));
+            let columns = b.values.get(block * LANES..).unwrap_or_default();
+            pulp::Arch::new().dispatch(|| double_lanes(&row, columns, b.width, &mut sums));
             out.copy_from_slice(&sums[..out.len()]);
         }
     }
@@ -141,33 +202,96 @@ fn double_lanes(row: &[f64], b: &[f64], width: usize, sums: &mut [f64; LANES]) {
     }
 }
 
-/// One block of lanes of one row: the row (to be scaled once, hence mutable), the first column, the
-/// results.
-type Lanes<'a> = &'a mut dyn FnMut(&mut [f32], usize, &mut [f64]);
-
-fn single_rows(a: Left<'_>, first: usize, k: usize, n: usize, out: &mut [f64], lanes: Lanes<'_>) {
-    let mut row = vec![0.0f32; k];
-    for (i, out) in out.chunks_exact_mut(n).enumerate() {
-        for (block, out) in out.chunks_mut(LANES).enumerate() {
-            a.row(first + i, k, &mut row);
-            lanes(&mut row, block * LANES, out);
-        }
+/// Calls `f` with the first column of each block and its width, [`WIDE`] or [`LANES`].
+fn for_each_block(width: usize, mut f: impl FnMut(usize, usize)) {
+    let mut at = 0;
+    while at < width {
+        let size = if at + WIDE <= width { WIDE } else { LANES };
+        f(at, size);
+        at += size;
     }
 }
 
 /// Sums of fixed-point numbers, in units of the last place.
-fn fixed(row: &[f32], b: &[f32], width: usize, column: usize, limit: f64, out: &mut [f64]) {
-    let (mut sums, mut totals) = ([0.0f64; LANES], [0.0f32; LANES]);
-    let b = &b[column..];
-    pulp::Arch::new().dispatch(|| fixed_lanes(row, b, width, &mut sums, &mut totals));
-    // Totals are sums of magnitudes in `f32`: wrong by less than a thousandth for any length that
+fn fixed_rows(rows: &Rows, b: &Columns<f32>, largest: &[f32], limit: f64, out: &mut [f64]) {
+    // The bounds are products and sums in `f32`: wrong by less than a thousandth for any length that
     // the engine takes. Below this no partial sum can have reached the limit, in whatever order.
     let safe = (limit * 0.999) as f32;
+    let bounds: Vec<[f32; 2]> = (0..rows.count)
+        .map(|i| {
+            let row = rows.row(i).iter();
+            let [sum, most] =
+                [row.clone().map(|w| w.abs()).sum(), row.fold(0.0, |m, w| w.abs().max(m))];
+            [sum, most]
+        })
+        .collect();
+    for_each_block(b.width, |at, size| {
+        let block = &largest[at / LANES..(at + size) / LANES];
+        let any = block.iter().fold(0.0f32, |m, &x| if x > m || x.is_nan() { x } else { m });
+        for (i, [sum, most]) in bounds.iter().enumerate() {
+            let row = rows.row(i);
+            let columns = b.values.get(at..).unwrap_or_default();
+            let mut sums = [0.0; WIDE];
+            // Whole numbers below 2^24 add up exactly in `f32`, this many at a time.
+            let group = ((1 << 24) as f32 / (most * any + 1.0)) as usize;
+            if sum * any < safe && group >= 4 {
+                let arch = pulp::Arch::new();
+                match size {
+                    WIDE => arch
+                        .dispatch(|| small_lanes::<WIDE>(row, columns, b.width, group, &mut sums)),
+                    _ => arch
+                        .dispatch(|| small_lanes::<LANES>(row, columns, b.width, group, &mut sums)),
+                }
+            } else {
+                for (lane, sums) in sums[..size].chunks_exact_mut(LANES).enumerate() {
+                    fixed(
+                        row,
+                        columns.get(lane * LANES..).unwrap_or_default(),
+                        b.width,
+                        safe,
+                        limit,
+                        sums,
+                    );
+                }
+            }
+            let size = size.min(b.n - at);
+            out[i * b.n + at..][..size].copy_from_slice(&sums[..size]);
+        }
+    });
+}
+
+/// One row by one block of lanes whose terms may be large.
+fn fixed(row: &[f32], b: &[f32], width: usize, safe: f32, limit: f64, out: &mut [f64]) {
+    let (mut sums, mut totals) = ([0.0f64; LANES], [0.0f32; LANES]);
+    pulp::Arch::new().dispatch(|| fixed_lanes(row, b, width, &mut sums, &mut totals));
     for (lane, out) in out.iter_mut().enumerate() {
-        let sum =
-            if totals[lane] < safe { sums[lane] } else { sticky(row, &b[lane..], width, limit) };
-        *out = sum;
+        *out = if totals[lane] < safe { sums[lane] } else { sticky(row, &b[lane..], width, limit) };
     }
+}
+
+/// One row by one block of lanes, `group` of whose terms stay below 2^24 together.
+#[inline(always)]
+fn small_lanes<const N: usize>(
+    row: &[f32],
+    b: &[f32],
+    width: usize,
+    group: usize,
+    out: &mut [f64; WIDE],
+) {
+    let mut sums = [0.0f64; N];
+    for (g, weights) in row.chunks(group).enumerate() {
+        let mut partial = [0.0f32; N];
+        for (i, &w) in weights.iter().enumerate() {
+            let x = &b[(g * group + i) * width..][..N];
+            for lane in 0..N {
+                partial[lane] += round_half_away(w * x[lane]);
+            }
+        }
+        for lane in 0..N {
+            sums[lane] += f64::from(partial[lane]);
+        }
+    }
+    out[..N].copy_from_slice(&sums);
 }
 
 /// Nearest integer, halves away from zero: exact for products of two fp16 numbers, whose 22 bits
@@ -209,15 +333,26 @@ fn sticky(row: &[f32], b: &[f32], width: usize, limit: f64) -> f64 {
     sum
 }
 
-fn grouped(row: &[f32], b: &[f32], width: usize, column: usize, limit: f64, out: &mut [f64]) {
-    let mut sums = [0.0f32; LANES];
-    let b = &b[column..];
-    pulp::Arch::new().dispatch(|| grouped_lanes(row, b, width, &mut sums));
-    for (out, sum) in out.iter_mut().zip(sums) {
-        let sum = f64::from(sum);
-        let beyond = sum.is_nan() || sum.abs() >= limit;
-        *out = if beyond { f64::INFINITY.copysign(sum) } else { sum };
-    }
+fn grouped_rows(rows: &Rows, b: &Columns<f32>, limit: f64, out: &mut [f64]) {
+    for_each_block(b.width, |at, size| {
+        for i in 0..rows.count {
+            let columns = b.values.get(at..).unwrap_or_default();
+            let mut sums = [0.0f32; WIDE];
+            let arch = pulp::Arch::new();
+            match size {
+                WIDE => arch
+                    .dispatch(|| grouped_lanes::<WIDE>(rows.row(i), columns, b.width, &mut sums)),
+                _ => arch
+                    .dispatch(|| grouped_lanes::<LANES>(rows.row(i), columns, b.width, &mut sums)),
+            }
+            let size = size.min(b.n - at);
+            for (out, sum) in out[i * b.n + at..][..size].iter_mut().zip(sums) {
+                let sum = f64::from(sum);
+                let beyond = sum.is_nan() || sum.abs() >= limit;
+                *out = if beyond { f64::INFINITY.copysign(sum) } else { sum };
+            }
+        }
+    });
 }
 
 /// Rounds to the 11 bits of fp16's significand (Veltkamp's splitting); exponents are not limited.
@@ -228,19 +363,21 @@ fn eleven_bits(x: f32) -> f32 {
 }
 
 #[inline(always)]
-fn grouped_lanes(row: &[f32], b: &[f32], width: usize, sums: &mut [f32; LANES]) {
+fn grouped_lanes<const N: usize>(row: &[f32], b: &[f32], width: usize, out: &mut [f32; WIDE]) {
+    let mut sums = [0.0f32; N];
     for (group, weights) in row.chunks(4).enumerate() {
-        let mut partial = [0.0f32; LANES];
+        let mut partial = [0.0f32; N];
         for (i, &w) in weights.iter().enumerate() {
-            let x = &b[(group * 4 + i) * width..][..LANES];
-            for lane in 0..LANES {
+            let x = &b[(group * 4 + i) * width..][..N];
+            for lane in 0..N {
                 partial[lane] = eleven_bits(partial[lane] + w * x[lane]);
             }
         }
-        for lane in 0..LANES {
+        for lane in 0..N {
             sums[lane] += partial[lane];
         }
     }
+    out[..N].copy_from_slice(&sums);
 }
 
 #[cfg(test)]
@@ -275,6 +412,20 @@ mod tests {
         assert_eq!(one(FIXED, &[f64::NAN], &[1.0]), f64::INFINITY);
     }
 
+    /// One column of a wide block that saturates, and one that holds no number, leave the others alone.
+    #[test]
+    fn columns_saturate_by_themselves() {
+        let mut b = vec![1.0; 2 * 70];
+        (b[66], b[70 + 66], b[3]) = (200.0, 200.0, f64::NAN);
+        for sum in [FIXED, GROUPED] {
+            let got = product(sum, Left::Floats(&[200.0, 100.0]), &b, [1, 2, 70]);
+            for (i, x) in got.into_iter().enumerate() {
+                let wanted = if matches!(i, 3 | 66) { f64::INFINITY } else { 300.0 };
+                assert_eq!(x, wanted, "column {i}");
+            }
+        }
+    }
+
     /// The measurement of the M1's accumulator: 4096 and 1024 ones make 5116 (the nearest fp16
     /// number to 5117).
     #[test]
@@ -290,7 +441,7 @@ mod tests {
     #[test]
     fn lanes_agree_with_integers() {
         let mut rng = fastrand::Rng::with_seed(7);
-        for (m, k, n) in [(1, 1, 1), (3, 5, 2), (4, 33, 17), (70, 64, 64)] {
+        for (m, k, n) in [(1, 1, 1), (3, 5, 2), (4, 33, 17), (70, 64, 64), (5, 200, 150)] {
             let mut numbers = |len: usize| -> Vec<f64> {
                 (0..len).map(|_| f16::from_f64(rng.f64() * 4.0 - 2.0).to_f64()).collect()
             };

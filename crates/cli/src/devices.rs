@@ -12,6 +12,7 @@ use cpu::CpuBackend;
 use exec::Backend;
 use exec::port::Port;
 use llm::interface::{DECODE, PREFILL};
+use passes::ane::Variable;
 use serde_json::{Value, json};
 
 use crate::environment;
@@ -146,8 +147,10 @@ impl DeviceArgs {
             Mode::Prefill => vec![PREFILL.to_owned()],
         };
         let columns = COLUMNS.to_vec();
-        let adapters = Vec::new();
-        let options = Options { chip, os, functions, columns, adapters, exhausted: None };
+        let variable = Variable::default();
+        let functions = Some(functions);
+        let options =
+            Options { chip, os, functions, columns, variable, update: None, exhausted: None };
         let backend = Arc::new(AneBackend::new(Arc::new(port), host, options));
         let told = backend.clone();
         Device { backend, engine: Some(Engine { stats: Box::new(move || told.stats()), title }) }

@@ -15,7 +15,6 @@ mod op_cx;
 mod ops;
 mod plan;
 mod runnable;
-mod sizes;
 mod state_use;
 
 use std::sync::Arc;

@@ -13,7 +13,6 @@ use crate::ops::attention::AngleTables;
 use crate::ops::convert::{Narrow, Widen};
 use crate::ops::{linear, states};
 use crate::plan::{Held, InterpretedStep, NativeStep, Output, Place, Plan, Step};
-use crate::sizes::aligned;
 use crate::state_use::{StateUse, state_type};
 
 /// Lowers function `name` of `program`, whose sizes are fixed as far as they can be; also tells which
@@ -361,7 +360,7 @@ impl<'a> Lowering<'a> {
     fn view(&mut self, id: OpId, of: &Operand, offsets: &[usize]) -> Bind<()> {
         let base = match &of.source {
             // What reads the results cannot know that they lie in a file.
-            Source::Const(tensor) => self.memory.constant(aligned(tensor)?),
+            Source::Const(tensor) => self.memory.constant(exec::aligned(tensor)?),
             _ => self.operand(id, of)?,
         };
         for (&v, offset) in self.function.ops[id].outputs.iter().zip(offsets) {

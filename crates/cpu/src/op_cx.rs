@@ -9,7 +9,6 @@ use mil::{
 use tensor::{DType, Tensor};
 
 use crate::kernel::{Operand, Source};
-use crate::sizes::aligned;
 
 /// Why an operation is not run natively.
 #[derive(Clone, PartialEq, Debug)]
@@ -176,9 +175,10 @@ impl<'a> OpCx<'a> {
     /// `operand` where its elements are aligned, if it is a constant; anything else is.
     pub(crate) fn aligned(&self, operand: Operand) -> Bind<Operand> {
         match operand.as_const() {
-            Some(tensor) => {
-                Ok(Operand { shape: operand.shape.clone(), ..Operand::constant(aligned(tensor)?) })
-            }
+            Some(tensor) => Ok(Operand {
+                shape: operand.shape.clone(),
+                ..Operand::constant(exec::aligned(tensor)?)
+            }),
             None => Ok(operand),
         }
     }
@@ -265,7 +265,7 @@ impl<'a> OpCx<'a> {
         let tensor = literal.resolve(self.view.weights);
         let tensor = tensor.ok_or("a constant that is not a tensor")?;
         if tensor.dtype() == DType::I32 {
-            return Ok(aligned(tensor)?);
+            return Ok(exec::aligned(tensor)?);
         }
         // Weights are read where they lie, however that is aligned.
         Ok(tensor.clone())

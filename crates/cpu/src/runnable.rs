@@ -12,7 +12,6 @@ use crate::execute::execute;
 use crate::lower;
 use crate::op_cx::{Constants, Reason};
 use crate::plan::Plan;
-use crate::sizes;
 
 /// Plans kept for sizes that come from inputs; the one not used for longest goes first.
 const KEPT_PLANS: usize = 16;
@@ -147,7 +146,7 @@ impl Runnable for CpuRunnable {
 
     fn run(&mut self, function: &str, inputs: &Tensors, state: &mut State) -> Result<Tensors> {
         let f = self.function(function)?;
-        let (tensors, sizes) = sizes::check_inputs(function, f, inputs)?;
+        let (tensors, sizes) = exec::check_inputs(function, f, inputs)?;
         state.check(f)?;
         self.plan(&PlanKey { function: function.to_owned(), sizes })?;
         let Some((_, plan)) = self.plans.last() else {

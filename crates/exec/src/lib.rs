@@ -1,6 +1,7 @@
 //! The seam between programs and what runs them; contains no backend.
 
 mod error;
+mod inputs;
 pub mod port;
 mod state;
 
@@ -10,6 +11,7 @@ use mil::{OpKind, Program};
 use tensor::Tensor;
 
 pub use error::{ExecError, Result};
+pub use inputs::{aligned, check_inputs};
 pub use state::{State, StateBuffer};
 
 /// Something that runs programs: the CPU, an emulated or a real Neural Engine.

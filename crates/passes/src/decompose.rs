@@ -98,7 +98,7 @@ impl Pass for DecomposeAttention {
 
 /// Decomposes every composite operation of the `wanted` kinds, nested blocks' included. A decomposition may use
 /// composite operations that are simpler than its own.
-fn decompose_all(
+pub(crate) fn decompose_all(
     program: &mut Program,
     name: &str,
     wanted: &dyn Fn(OpKind) -> bool,

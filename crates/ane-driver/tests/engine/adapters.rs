@@ -72,7 +72,7 @@ fn adapters_equal_merged_weights_and_swap_without_compiling() {
     let model = stories();
     let (program, vocab) = (model.specialize(CONTEXT).unwrap(), model.config().vocab);
     let mut setup = Setup::new("m4", Arithmetic::Fp16);
-    setup.adapters = targets(&program)
+    setup.variable.adapters = targets(&program)
         .into_iter()
         .map(|(_, weight, _)| AdapterSlot { weight, rank: 8 })
         .collect();

@@ -9,8 +9,8 @@ use exec::Backend;
 use llm::Model;
 use llm::generate::Session;
 use mil::Program;
-use passes::ane::AdapterSlot;
-use rigel_ane_driver::{AneBackend, Options};
+use passes::ane::Variable;
+use rigel_ane_driver::{AneBackend, Options, Update};
 use tempfile::TempDir;
 
 /// An emulated machine, its port, and a backend over it.
@@ -27,9 +27,11 @@ pub(crate) struct Setup {
     /// The chip that the driver takes it for.
     pub(crate) believed: Chip,
     pub(crate) arithmetic: Arithmetic,
-    pub(crate) functions: Vec<String>,
+    /// All if none is named.
+    pub(crate) functions: Option<Vec<String>>,
     pub(crate) columns: Vec<usize>,
-    pub(crate) adapters: Vec<AdapterSlot>,
+    pub(crate) variable: Variable,
+    pub(crate) update: Option<Update>,
     /// Requests of others in flight.
     pub(crate) queued: usize,
 }
@@ -41,9 +43,10 @@ impl Setup {
             believed: chip.clone(),
             chip,
             arithmetic,
-            functions: ["prefill", "decode"].map(str::to_owned).into(),
+            functions: Some(["prefill", "decode"].map(str::to_owned).into()),
             columns: vec![16, 64],
-            adapters: Vec::new(),
+            variable: Variable::default(),
+            update: None,
             queued: 0,
         }
     }
@@ -66,7 +69,8 @@ impl Setup {
             os,
             functions: self.functions,
             columns: self.columns,
-            adapters: self.adapters,
+            variable: self.variable,
+            update: self.update,
             exhausted: None,
         };
         let backend = AneBackend::new(port.clone(), Arc::new(CpuBackend::new(1)), options);

@@ -7,6 +7,7 @@ use ane_model::Chip;
 use ane_model::chip::{Acceptance, BindingOrder, Effect, SlotUnit, SurfaceUnit};
 use cpu::CpuBackend;
 use exec::port::Port;
+use passes::ane::Variable;
 use rigel_ane_driver::{AneBackend, Options, Update, self_test};
 
 use crate::common::{PROMPT, Setup, greedy, session, stories};
@@ -138,9 +139,10 @@ fn a_directory_that_cannot_be_written_is_named() {
     let options = Options {
         chip,
         os,
-        functions: vec!["decode".into(), "prefill".into()],
+        functions: Some(vec!["decode".into(), "prefill".into()]),
         columns: vec![16],
-        adapters: Vec::new(),
+        variable: Variable::default(),
+        update: None,
         exhausted: None,
     };
     let backend = AneBackend::new(port.clone(), Arc::new(CpuBackend::new(1)), options);

@@ -5,4 +5,6 @@ mod adapters;
 mod common;
 mod families;
 mod machines;
+mod plain;
 mod stories;
+mod updates;

@@ -60,7 +60,7 @@ fn engine_and_cpu_take_turns() {
     let (wanted, _) = greedy(&mut session(&CpuBackend::new(1), &model), &PROMPT, 32);
     for function in ["prefill", "decode"] {
         let mut setup = Setup::new("m4", Arithmetic::Fp16);
-        setup.functions = vec![function.to_owned()];
+        setup.functions = Some(vec![function.to_owned()]);
         let rig = setup.rig();
         let (ids, _) = greedy(&mut session(&rig.backend, &model), &PROMPT, 32);
         assert_eq!(ids, wanted, "{function} on the engine");

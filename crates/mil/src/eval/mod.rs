@@ -9,12 +9,14 @@ use std::rc::Rc;
 use tensor::{DType, WeightStore};
 
 mod array;
+mod decompress;
 pub(crate) mod functions;
 mod index;
 mod linalg;
 
 pub(crate) use array::wrap;
 pub use array::{Array, Data, tensor_floats, tensor_ints};
+pub use decompress::decompress;
 pub(crate) use index::{Strided, bounded, broadcast_shape, strides};
 pub(crate) use linalg::{dot, matmul_nt};
 

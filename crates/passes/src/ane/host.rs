@@ -29,6 +29,8 @@ pub(super) fn part(
     for &v in inputs {
         function.values[v].def = ValueDef::Param;
     }
+    // Inputs are visible from the start, where a nested block may use a name that was given later.
+    crate::rewrite::make_names_unique(&mut function);
     crate::rewrite::compact(&mut function);
     let mut part = Program {
         functions: [("main".to_owned(), function)].into(),

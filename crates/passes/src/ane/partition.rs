@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ane_model::chip::SlotUnit;
-use mil::{Arg, Dim, Function, OpId, OpKind, OpView, Program, ValueId};
+use mil::{Arg, Dim, Effect, Function, OpId, OpKind, OpView, Program, ValueId};
 
-use super::{AdapterSlot, Target};
+use super::{Form, Target, Variable, plain};
 
 /// Operations that run one after another in one place.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,41 +20,91 @@ pub(super) enum Segment {
 pub(super) fn partition(
     program: &Program,
     function: &Function,
+    form: Form,
     target: &Target<'_>,
-    adapters: &[AdapterSlot],
+    variable: &Variable,
     refused: &BTreeMap<OpId, String>,
 ) -> Vec<Segment> {
-    let ops: Vec<OpId> = function
-        .body
-        .ops
-        .iter()
-        .copied()
-        .filter(|&op| function.ops[op].kind != OpKind::Const)
-        .collect();
+    let ops = function.body.ops.iter().copied();
+    let ops: Vec<OpId> = ops.filter(|&op| function.ops[op].kind != OpKind::Const).collect();
+    // Nothing but tensors goes from one step to another.
+    let tensor = |&v: &ValueId| function.tensor_ty(v).is_some();
+    let lists = ops.iter().any(|&op| !function.ops[op].outputs.iter().all(tensor));
     let mut on_engine: BTreeSet<ValueId> = BTreeSet::new();
-    let mut runs: Vec<(bool, Vec<OpId>)> = Vec::new();
+    let mut placed = Vec::new();
     for op in ops {
-        let engine = !refused.contains_key(&op) && takes(program, function, op, &on_engine);
+        let takes = match form {
+            Form::Dialect => takes(program, function, op, &on_engine),
+            Form::Plain { half } => !lists && plain::takes(function, op, half, &on_engine),
+        };
+        let engine = takes && !refused.contains_key(&op);
         if engine {
             on_engine.extend(&function.ops[op].outputs);
         }
-        match runs.last_mut() {
-            Some((place, run)) if *place == engine => run.push(op),
-            _ => runs.push((engine, vec![op])),
-        }
+        placed.push((engine, op));
     }
+    let runs = match form {
+        Form::Dialect => runs(placed),
+        Form::Plain { .. } => gathered(program, function, placed),
+    };
     let budget = Budget::of(target);
     let mut segments = Vec::new();
     for (engine, run) in runs {
         match engine {
             true => {
-                let parts = cut(program, function, &run, &budget, adapters);
+                let parts = cut(program, function, form, &run, &budget, variable);
                 segments.extend(parts.into_iter().map(Segment::Engine));
             }
             false => segments.push(Segment::Host(run)),
         }
     }
     segments
+}
+
+/// Neighbours in one place, in the function's order.
+fn runs(placed: Vec<(bool, OpId)>) -> Vec<(bool, Vec<OpId>)> {
+    let mut runs: Vec<(bool, Vec<OpId>)> = Vec::new();
+    for (engine, op) in placed {
+        match runs.last_mut() {
+            Some((place, run)) if *place == engine => run.push(op),
+            _ => runs.push((engine, vec![op])),
+        }
+    }
+    runs
+}
+
+/// Runs made long: by turns, everything on the host that can run, and everything on the engine. What
+/// reads or changes a state keeps its order.
+fn gathered(
+    program: &Program,
+    function: &Function,
+    mut rest: Vec<(bool, OpId)>,
+) -> Vec<(bool, Vec<OpId>)> {
+    let own: BTreeSet<ValueId> =
+        rest.iter().flat_map(|&(_, op)| function.ops[op].outputs.iter().copied()).collect();
+    let mut made = BTreeSet::new();
+    let mut runs = Vec::new();
+    let mut engine = false;
+    while !rest.is_empty() {
+        let (mut run, mut later, mut held) = (Vec::new(), Vec::new(), false);
+        for (place, op) in rest {
+            let pure = crate::rewrite::effect(function, &program.weights, op) == Effect::Pure;
+            let mut ready = place == engine && (pure || !held);
+            function.for_each_use(op, &mut |v| ready &= !own.contains(&v) || made.contains(&v));
+            if ready {
+                made.extend(function.ops[op].outputs.iter().copied());
+                run.push(op);
+            } else {
+                held |= !pure;
+                later.push((place, op));
+            }
+        }
+        if !run.is_empty() {
+            runs.push((engine, run));
+        }
+        (rest, engine) = (later, !engine);
+    }
+    runs
 }
 
 /// The tokens' axis and the elements of a token, of a tensor `[1, T, D]` or `[1, T, H, D]` of floats.
@@ -151,11 +201,12 @@ struct Use {
     masks: usize,
     rotations: usize,
     states: usize,
-    adapters: usize,
+    /// Of adapters and of weights that are inputs.
+    changing: usize,
 }
 
 impl Use {
-    fn add(&mut self, program: &Program, function: &Function, id: OpId, adapters: &[AdapterSlot]) {
+    fn add(&mut self, program: &Program, function: &Function, id: OpId, variable: &Variable) {
         let op = &function.ops[id];
         op.for_each_arg_value(|v| {
             let constant = function.const_of(v).and_then(|l| l.ty.as_tensor());
@@ -174,30 +225,47 @@ impl Use {
                 self.rotations = 2;
                 self.weights.insert("rotation".into());
             }
-            OpKind::LlmLinear => {
-                let name = weight_name(program, function, id);
-                let adapted = adapters.iter().any(|a| Some(&a.weight) == name.as_ref());
-                self.adapters += if adapted { 2 } else { 0 };
+            OpKind::LlmLinear | OpKind::LlmGatedMlp => {
+                for name in layer_weights(program, function, id) {
+                    let adapted = variable.adapters.iter().any(|a| a.weight == name);
+                    let given = variable.weights.contains(&name);
+                    self.changing += 2 * usize::from(adapted) + usize::from(given);
+                }
             }
             _ => {}
         }
     }
 
     fn fits(&self, budget: &Budget, inputs: usize, operations: usize) -> bool {
-        let inputs = inputs + self.masks + self.rotations + self.states + self.adapters;
+        let inputs = inputs + self.masks + self.rotations + self.states + self.changing;
         budget.weights.is_none_or(|n| self.weights.len() <= n)
             && inputs <= budget.inputs
             && operations * OPERATIONS_EACH <= budget.operations
     }
 }
 
-/// The name of the weight of a linear layer.
-pub(super) fn weight_name(program: &Program, function: &Function, id: OpId) -> Option<String> {
+/// The name of the weight that argument `arg` of a product is.
+pub(super) fn weight_name(
+    program: &Program,
+    function: &Function,
+    id: OpId,
+    arg: &str,
+) -> Option<String> {
     let view = OpView::new(function, &program.weights, &function.ops[id]);
-    match view.literal("weight")?.payload {
+    match view.literal(arg)?.payload {
         mil::Payload::Weight(weight) => Some(program.weights.get(weight)?.name.clone()),
         _ => None,
     }
+}
+
+/// The names of the weights of a linear layer or a gated MLP.
+pub(super) fn layer_weights(program: &Program, function: &Function, id: OpId) -> Vec<String> {
+    let args: &[&str] = match function.ops[id].kind {
+        OpKind::LlmLinear => &["weight"],
+        OpKind::LlmGatedMlp => &["gate", "up", "down"],
+        _ => &[],
+    };
+    args.iter().filter_map(|arg| weight_name(program, function, id, arg)).collect()
 }
 
 /// Parts of a run that each fit into a program, cut where few tensors cross. A single operation is a
@@ -205,9 +273,10 @@ pub(super) fn weight_name(program: &Program, function: &Function, id: OpId) -> O
 fn cut(
     program: &Program,
     function: &Function,
+    form: Form,
     run: &[OpId],
     budget: &Budget,
-    adapters: &[AdapterSlot],
+    variable: &Variable,
 ) -> Vec<Vec<OpId>> {
     let mut parts = Vec::new();
     let mut rest = run;
@@ -215,9 +284,11 @@ fn cut(
         let mut needs = Use::default();
         let mut end = 0;
         while end < rest.len() {
-            needs.add(program, function, rest[end], adapters);
+            needs.add(program, function, rest[end], variable);
             let inputs = super::used_from_outside(function, &rest[..=end]);
-            let inputs = inputs.iter().filter(|&&v| tokens(function, v).is_some()).count();
+            // Those of the dialect that are no tokens are counted by what is made of them.
+            let crosses = |v: &&ValueId| form != Form::Dialect || tokens(function, **v).is_some();
+            let inputs = inputs.iter().filter(crosses).count();
             if end > 0 && !needs.fits(budget, inputs, end + 1) {
                 break;
             }

@@ -12,6 +12,11 @@ use tensor::{DType, Tensor, WeightId, WeightStore, dequantize};
 pub struct HalfWeights(HashMap<WeightId, Tensor>);
 
 impl HalfWeights {
+    /// Converts weight `id` again when it is next asked for.
+    pub fn forget(&mut self, id: WeightId) {
+        self.0.remove(&id);
+    }
+
     /// Weight `id` in `shape`, as many elements as it has.
     ///
     /// # Errors
@@ -37,7 +42,10 @@ impl HalfWeights {
 }
 
 /// A float tensor of any storage type in fp16.
-pub(super) fn halves(tensor: &Tensor, name: &str) -> Result<Tensor> {
+///
+/// # Errors
+/// When it is no float, damaged, or exceeds fp16.
+pub fn halves(tensor: &Tensor, name: &str) -> Result<Tensor> {
     let dtype = tensor.dtype();
     if dtype == DType::F16 {
         return Ok(tensor.clone());

@@ -12,10 +12,14 @@ use passes::ane::{Binding, EngineStep, HostSource, Lowered, Source, StateSlot, S
 use tensor::Tensor;
 
 use crate::packing;
-use crate::programs::{Entry, Programs, device, failed};
+use crate::programs::{Entry, Programs, Update, device, failed};
 
-/// The factors of an adapter by the number of their slot: `A` `[rank, in]` and `B` `[out, rank]`.
-pub(crate) type Factors = Vec<(Tensor, Tensor)>;
+/// The factors of an adapter by the number of their slot, where it has any: `A` turned, `[in, rank]`,
+/// and `B` `[out, rank]`.
+pub(crate) type Factors = Vec<Option<(Tensor, Tensor)>>;
+
+/// Requests of a program that are kept: two a state that takes turns.
+const REQUESTS: usize = 16;
 
 /// The caches of a [`State`] on the engine: two surfaces each, of which one is read and the other
 /// written by turns.
@@ -35,6 +39,8 @@ struct Cache<P: Port> {
     /// Whether the surfaces are older than the host's memory.
     stale: bool,
     slot: StateSlot,
+    /// Of each surface.
+    bytes: usize,
 }
 
 /// A step made ready.
@@ -51,7 +57,7 @@ struct EngineReady<P: Port> {
     entry: Arc<Entry<P>>,
     inputs: Vec<Bound<P>>,
     outputs: Vec<Bound<P>>,
-    /// Requests by which of the surfaces of its states is read; made for the caches of this serial.
+    /// Requests by the caches' serial and which of the surfaces of each state is read.
     requests: HashMap<(u64, Vec<usize>), P::Request>,
 }
 
@@ -61,9 +67,21 @@ struct Bound<P: Port> {
     surface: Option<Arc<P::Surface>>,
 }
 
+/// Writes into the surface of a binding, if it is one to write into, and says how many bytes.
+type Write<'a> = dyn Fn(&Binding, &mut [u8]) -> Option<Result<usize>> + 'a;
+
+/// How tensors lie in surfaces.
+#[derive(Clone, Copy)]
+struct Layout {
+    /// Tokens of a program that has tokens as columns.
+    columns: Option<usize>,
+    /// What the widths of rows are filled up to a multiple of.
+    multiple: usize,
+}
+
 /// A lowered function that can run.
-pub(crate) struct Function<P: Port> {
-    columns: usize,
+pub(crate) struct Executable<P: Port> {
+    layout: Layout,
     steps: Vec<Ready<P>>,
     wires: Vec<TensorType>,
     inputs: Vec<(String, Wire)>,
@@ -90,18 +108,18 @@ fn has_state(step: &EngineStep) -> bool {
     step.inputs.iter().any(|b| matches!(b.source, Source::State(_)))
 }
 
-impl<P: Port> Function<P> {
+impl<P: Port> Executable<P> {
     /// Compiles the programs of a function and makes its surfaces. `state_bytes` is that of all
     /// functions that share states.
     pub(crate) fn new(
         lowered: Lowered,
-        columns: usize,
         state_bytes: usize,
         programs: &Programs<P>,
         chip: &Chip,
         host: &dyn Backend,
     ) -> Result<Self> {
-        let Lowered { steps, wires, inputs, outputs, states, .. } = lowered;
+        let Lowered { columns, steps, wires, inputs, outputs, states, .. } = lowered;
+        let layout = Layout { columns, multiple: passes::ane::width_multiple(chip) };
         // A tensor that one program hands to another stays in one surface if both want that size.
         let mut shared: HashMap<(Wire, usize), Arc<P::Surface>> = HashMap::new();
         let mut ready = Vec::new();
@@ -127,13 +145,15 @@ impl<P: Port> Function<P> {
                             };
                             let surface = match binding.source {
                                 Source::State(_) => None,
-                                Source::Tokens(wire) | Source::Raw(wire) => {
+                                Source::Tokens(wire) | Source::Raw(wire) | Source::Rows(wire) => {
                                     let known = shared.get(&(wire, bytes)).cloned();
                                     let surface = known.map_or_else(make, Ok)?;
                                     shared.insert((wire, bytes), surface.clone());
                                     Some(surface)
                                 }
-                                Source::AdapterA(_) | Source::AdapterB(_) => Some(make()?),
+                                Source::AdapterA(_) | Source::AdapterB(_) | Source::Weight(_) => {
+                                    Some(make()?)
+                                }
                             };
                             Ok(Bound { binding: binding.clone(), surface })
                         };
@@ -148,29 +168,42 @@ impl<P: Port> Function<P> {
                 }
             });
         }
-        Ok(Function { columns, steps: ready, wires, inputs, outputs, states, state_bytes })
+        Ok(Executable { layout, steps: ready, wires, inputs, outputs, states, state_bytes })
     }
 
-    /// Puts the factors of an adapter, or none, into its surfaces.
-    pub(crate) fn adapt(
-        &mut self,
-        factors: Option<&Factors>,
-        programs: &Programs<P>,
-    ) -> Result<()> {
+    /// Puts the factors of an adapter, or zeros, into its surfaces.
+    pub(crate) fn adapt(&mut self, factors: &Factors, programs: &Programs<P>) -> Result<()> {
+        self.fill(programs, &|binding, bytes| {
+            let (number, second) = match binding.source {
+                Source::AdapterA(number) => (number, false),
+                Source::AdapterB(number) => (number, true),
+                _ => return None,
+            };
+            bytes.fill(0);
+            let factor = factors.get(number).and_then(Option::as_ref);
+            let factor = factor.map(|(a, b)| if second { b } else { a });
+            Some(factor.map_or(Ok(0), |f| packing::pack_raw(f, bytes)))
+        })
+    }
+
+    /// Puts the weights that are inputs into their surfaces, by number.
+    pub(crate) fn give(&mut self, weights: &[Tensor], programs: &Programs<P>) -> Result<()> {
+        self.fill(programs, &|binding, bytes| match binding.source {
+            Source::Weight(number) => {
+                weights.get(number).map(|w| packing::pack_rows(w, binding.shape, bytes))
+            }
+            _ => None,
+        })
+    }
+
+    /// Shows inputs that keep what is in them to `write`, which returns how many bytes it wrote.
+    fn fill(&mut self, programs: &Programs<P>, write: &Write<'_>) -> Result<()> {
         for step in &mut self.steps {
             let Ready::Engine(step) = step else { continue };
             for bound in &step.inputs {
-                let (number, second) = match bound.binding.source {
-                    Source::AdapterA(number) => (number, false),
-                    Source::AdapterB(number) => (number, true),
-                    _ => continue,
-                };
-                let factor = factors.and_then(|f| f.get(number));
-                let factor = factor.map(|(a, b)| if second { b } else { a });
                 let Some(surface) = &bound.surface else { continue };
                 let copied = fill(programs, &step.entry.label, surface, &mut |bytes| {
-                    bytes.fill(0);
-                    factor.map_or(Ok(0), |f| packing::pack_raw(f, bytes))
+                    write(&bound.binding, bytes).unwrap_or(Ok(0))
                 })?;
                 programs.count(|s| s.copied += copied);
             }
@@ -178,11 +211,41 @@ impl<P: Port> Function<P> {
         Ok(())
     }
 
-    /// Runs the function on at most [`Self::columns`] tokens.
+    /// Takes the constants of `lowered`, which is this function with other weights. What was done to
+    /// each program is `update`, where it has to be done.
+    pub(crate) fn update(
+        &mut self,
+        lowered: Lowered,
+        programs: &Programs<P>,
+        update: Update,
+        host: &dyn Backend,
+    ) -> Result<()> {
+        if lowered.steps.len() != self.steps.len() {
+            return Err(device(
+                "other weights make other programs: the model must be prepared again",
+            ));
+        }
+        for (ready, step) in self.steps.iter_mut().zip(lowered.steps) {
+            match (ready, step) {
+                (Ready::Host { runnable, .. }, Step::Host(step)) => {
+                    *runnable = host.prepare(&step.program)?;
+                }
+                (Ready::Engine(ready), Step::Engine(step)) => {
+                    ready.entry = programs.updated(&ready.entry, &step.program, update)?;
+                }
+                _ => return Err(device("other weights change what runs on the engine")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the function, on at most as many tokens as its programs have columns. `state` holds what
+    /// states the host has.
     pub(crate) fn run(
         &mut self,
         inputs: &Tensors,
         tokens: usize,
+        state: &mut State,
         resident: &mut Resident<P>,
         programs: &Programs<P>,
     ) -> Result<Tensors> {
@@ -194,6 +257,8 @@ impl<P: Port> Function<P> {
                 inputs.get(name).ok_or_else(|| device(format!("input {name} is missing")))?;
             tensors.insert(*wire, tensor.clone());
         }
+        let layout = self.layout;
+        let slots = self.states.iter().map(|s| s.slots).min();
         for step in &mut self.steps {
             match step {
                 Ready::Host { runnable, inputs, outputs } => {
@@ -203,18 +268,19 @@ impl<P: Port> Function<P> {
                         let tensor = match tensors.entry(wire) {
                             Place::Occupied(known) => known.into_mut(),
                             Place::Vacant(place) => {
-                                let (wires, columns) = (&self.wires, self.columns);
-                                place.insert(fetch(&held, wire, wires, columns, tokens, programs)?)
+                                let ty = &self.wires[wire.0];
+                                place.insert(fetch(&held, wire, ty, layout, tokens, programs)?)
                             }
                         };
                         let tensor = match source {
                             HostSource::Wire(_) => tensor.clone(),
-                            HostSource::Padded(_) => padded(tensor, self.columns)?,
+                            HostSource::Padded(_) => {
+                                padded(tensor, layout.columns.unwrap_or(0), slots)?
+                            }
                         };
                         given.insert(name.clone(), tensor);
                     }
-                    let mut none = runnable.new_state()?;
-                    let mut made = runnable.run("main", &given, &mut none)?;
+                    let mut made = runnable.run("main", &given, state)?;
                     for (name, wire) in outputs {
                         let tensor = made.remove(name);
                         let tensor =
@@ -223,7 +289,7 @@ impl<P: Port> Function<P> {
                     }
                 }
                 Ready::Engine(step) => {
-                    step.run(&tensors, &mut held, self.columns, &self.states, resident, programs)?;
+                    step.run(&tensors, &mut held, layout, &self.states, resident, programs)?;
                 }
             }
         }
@@ -231,7 +297,7 @@ impl<P: Port> Function<P> {
         for (name, wire) in &self.outputs {
             let tensor = match tensors.get(wire) {
                 Some(tensor) => tensor.clone(),
-                None => fetch(&held, *wire, &self.wires, self.columns, tokens, programs)?,
+                None => fetch(&held, *wire, &self.wires[wire.0], layout, tokens, programs)?,
             };
             results.insert(name.clone(), tensor);
         }
@@ -249,7 +315,7 @@ impl<P: Port> EngineReady<P> {
         &mut self,
         tensors: &HashMap<Wire, Tensor>,
         held: &mut HashMap<Wire, Arc<P::Surface>>,
-        columns: usize,
+        layout: Layout,
         states: &[StateSlot],
         resident: &mut Resident<P>,
         programs: &Programs<P>,
@@ -258,10 +324,10 @@ impl<P: Port> EngineReady<P> {
         let mut copied = 0;
         for bound in &self.inputs {
             let Some(surface) = &bound.surface else { continue };
-            let (wire, raw) = match bound.binding.source {
-                Source::Tokens(wire) => (wire, false),
-                Source::Raw(wire) => (wire, true),
-                _ => continue,
+            let (Source::Tokens(wire) | Source::Raw(wire) | Source::Rows(wire)) =
+                bound.binding.source
+            else {
+                continue;
             };
             match held.get(&wire) {
                 Some(holder) if Arc::ptr_eq(holder, surface) => {}
@@ -277,9 +343,13 @@ impl<P: Port> EngineReady<P> {
                     let tensor = tensors.get(&wire);
                     let tensor =
                         tensor.ok_or_else(|| device(format!("{label}: an input is not made")))?;
-                    copied += fill(programs, label, surface, &mut |bytes| match raw {
-                        true => packing::pack_raw(tensor, bytes),
-                        false => packing::pack_tokens(tensor, columns, bytes),
+                    let Binding { source, shape, .. } = &bound.binding;
+                    copied += fill(programs, label, surface, &mut |bytes| match source {
+                        Source::Tokens(_) => {
+                            packing::pack_tokens(tensor, layout.columns.unwrap_or(0), bytes)
+                        }
+                        Source::Rows(_) => packing::pack_rows(tensor, *shape, bytes),
+                        _ => packing::pack_raw(tensor, bytes),
                     })?;
                     held.insert(wire, surface.clone());
                 }
@@ -294,11 +364,12 @@ impl<P: Port> EngineReady<P> {
             })
             .collect();
         let turns: Vec<usize> = used.iter().map(|name| resident.caches[*name].current).collect();
-        programs.load(&self.entry)?;
         let key = (resident.serial, turns);
         if !self.requests.contains_key(&key) {
-            // Requests for caches that are gone hold their memory.
-            self.requests.retain(|(serial, _), _| *serial == resident.serial);
+            // Each holds surfaces: those of caches long unused must not be kept for ever.
+            if self.requests.len() >= REQUESTS {
+                self.requests.retain(|(serial, _), _| *serial == resident.serial);
+            }
             let surfaces = |bounds: &[Bound<P>], turn: usize| -> Vec<Arc<P::Surface>> {
                 let one = |b: &Bound<P>| match (&b.surface, &b.binding.source) {
                     (None, Source::State(i)) => {
@@ -323,7 +394,9 @@ impl<P: Port> EngineReady<P> {
             }
         }
         for bound in &self.outputs {
-            if let (Source::Tokens(wire), Some(surface)) = (&bound.binding.source, &bound.surface) {
+            if let (Source::Tokens(wire) | Source::Rows(wire), Some(surface)) =
+                (&bound.binding.source, &bound.surface)
+            {
                 held.insert(*wire, surface.clone());
             }
         }
@@ -337,14 +410,30 @@ impl<P: Port> Resident<P> {
         Resident { caches: BTreeMap::new(), ahead: false, serial }
     }
 
-    /// Makes the surfaces of a function's states that there are none of yet.
-    pub(crate) fn make(&mut self, function: &Function<P>, programs: &Programs<P>) -> Result<()> {
+    /// Makes the surfaces of a function's states that there are none of yet. Caches that another
+    /// program made in another size go through the host's memory.
+    pub(crate) fn make(
+        &mut self,
+        function: &Executable<P>,
+        state: &mut State,
+        programs: &Programs<P>,
+    ) -> Result<()> {
+        let bytes = function.state_bytes;
+        let other = |slot: &StateSlot| {
+            self.caches.get(&slot.name).is_some_and(|c| c.bytes != bytes || c.slot != *slot)
+        };
+        if function.states.iter().any(other) {
+            if self.ahead {
+                self.download(state, programs)?;
+            }
+            self.caches.clear();
+        }
         for slot in &function.states {
             if !self.caches.contains_key(&slot.name) {
-                let make = || programs.port().surface(function.state_bytes).map(Arc::new);
+                let make = || programs.port().surface(bytes).map(Arc::new);
                 let surfaces = make().and_then(|a| Ok([a, make()?]));
                 let surfaces = surfaces.map_err(|e| failed(&slot.name, &e))?;
-                let cache = Cache { surfaces, current: 0, stale: true, slot: slot.clone() };
+                let cache = Cache { surfaces, current: 0, stale: true, slot: slot.clone(), bytes };
                 self.caches.insert(slot.name.clone(), cache);
             }
         }
@@ -413,22 +502,24 @@ fn copy_of<P: Port>(
     Ok(copy)
 }
 
-/// The host's form of a tensor of tokens that a surface holds.
+/// The host's form of a tensor that a surface holds.
 fn fetch<P: Port>(
     held: &HashMap<Wire, Arc<P::Surface>>,
     wire: Wire,
-    wires: &[TensorType],
-    columns: usize,
+    ty: &TensorType,
+    layout: Layout,
     tokens: usize,
     programs: &Programs<P>,
 ) -> Result<Tensor> {
     let surface = held.get(&wire).ok_or_else(|| device("a tensor is used before it is made"))?;
-    let ty = &wires[wire.0];
     // A fixed number of tokens is the function's own.
     let tokens = ty.shape.get(1).and_then(Dim::fixed).unwrap_or(tokens);
     let mut result = Err(device("a surface shows nothing"));
     let access = programs.port().access(surface, &mut |bytes| {
-        result = packing::unpack_tokens(bytes, ty, columns, tokens);
+        result = match layout.columns {
+            Some(columns) => packing::unpack_tokens(bytes, ty, columns, tokens),
+            None => packing::unpack_rows(bytes, ty, layout.multiple),
+        };
     });
     access.map_err(|e| failed("reading a surface", &e))?;
     let tensor = result?;
@@ -441,9 +532,16 @@ fn finite(tensor: &Tensor) -> bool {
     mil::eval::tensor_floats(tensor).is_none_or(|values| values.iter().all(|x| x.is_finite()))
 }
 
-/// A vector of int32, lengthened with -1.
-fn padded(tensor: &Tensor, columns: usize) -> Result<Tensor> {
+/// Positions, lengthened with -1. Each is a slot of its own.
+fn padded(tensor: &Tensor, columns: usize, slots: Option<usize>) -> Result<Tensor> {
     let values = tensor.as_slice::<i32>().map_err(|e| device(e.to_string()))?;
+    for (i, &position) in values.iter().enumerate() {
+        let inside = usize::try_from(position).is_ok_and(|p| slots.is_none_or(|n| p < n));
+        if !inside || values[..i].contains(&position) {
+            let of = slots.map_or_else(String::new, |n| format!(" of {n} slots"));
+            return Err(device(format!("position {position} is no slot of its own{of}")));
+        }
+    }
     let mut values = values.to_vec();
     values.resize(columns, -1);
     Tensor::from_slice(&[columns], &values).map_err(|e| device(e.to_string()))

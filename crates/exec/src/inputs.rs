@@ -1,8 +1,8 @@
-//! Sizes of a run: symbols fixed from the shapes of inputs.
+//! The inputs of a run, checked: types, shapes, and the symbols that they fix.
 
 use std::collections::BTreeMap;
 
-use exec::{ExecError, Result, Tensors};
+use crate::{ExecError, Result, Tensors};
 use mil::{Dim, Function, TensorType, Type};
 use tensor::{Bytes, Tensor};
 
@@ -10,7 +10,7 @@ use tensor::{Bytes, Tensor};
 ///
 /// # Errors
 /// When an input is missing, superfluous, or of another type or shape.
-pub(crate) fn check_inputs(
+pub fn check_inputs(
     name: &str,
     function: &Function,
     inputs: &Tensors,
@@ -71,7 +71,10 @@ fn bind(
 }
 
 /// `tensor`, copied if it lies where kernels could not read its elements.
-pub(crate) fn aligned(tensor: &Tensor) -> Result<Tensor, String> {
+///
+/// # Errors
+/// When its length is not its shape's.
+pub fn aligned(tensor: &Tensor) -> Result<Tensor, String> {
     let dtype = tensor.dtype();
     let at = tensor.bytes().as_ptr().addr();
     let fits = dtype.block_len() != 1 || at.is_multiple_of(dtype.block_bytes());
