@@ -1,7 +1,8 @@
 //! The slow reference interpreter: the definition of what a program computes.
 //!
 //! Floats are held as `f64` whatever their type, and each op's results are rounded once as the
-//! [`Arithmetic`] says.
+//! [`Arithmetic`] says: nothing inside an op is, be it a sum's terms, the scores of attention or the
+//! states of a recurrent layer between its steps. What is exact where is held by `tests/ops/half`.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -10,6 +11,7 @@ use tensor::{DType, WeightStore};
 
 mod array;
 mod decompress;
+pub(crate) mod exact;
 pub(crate) mod functions;
 mod index;
 mod linalg;
@@ -18,7 +20,7 @@ pub(crate) use array::wrap;
 pub use array::{Array, Data, tensor_floats, tensor_ints};
 pub use decompress::decompress;
 pub(crate) use index::{Strided, bounded, broadcast_shape, strides};
-pub(crate) use linalg::{dot, matmul_nt};
+pub(crate) use linalg::matmul_nt;
 
 use crate::{
     Arg, Block, Dim, Error, Function, Literal, OpError, OpId, OpKind, OpView, Payload, Program,

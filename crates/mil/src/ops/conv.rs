@@ -2,6 +2,7 @@
 
 use super::windows::{Axis, Windows, sizes};
 use super::{Domain, OpDef, OpView, Param, elements};
+use crate::eval::exact::Sums;
 use crate::eval::{Array, Data, EvalCx, Value};
 use crate::{Dim, OpError, TensorType, Type};
 
@@ -123,22 +124,23 @@ fn convolve(
     let source: usize = spatial.iter().map(|a| a.size).product();
     let taps: usize = spatial.iter().map(|a| a.kernel).product();
     let (xs, w) = (x.floats()?, weight.floats()?);
-    let mut y = vec![0.0; n * out * plane];
-    for (i, y) in y.chunks_exact_mut(plane.max(1)).enumerate() {
+    let mut y = Vec::with_capacity(n * out * plane);
+    for i in 0..n * out {
         let (image, channel) = (i / out, i % out);
-        y.fill(bias.map_or(0.0, |b| b[channel]));
+        let mut sums = Sums::of(vec![bias.map_or(0.0, |b| b[channel]); plane]);
         let group = channel / (out / groups);
         for c in 0..inner {
             let from = (image * channels + group * inner + c) * source;
             let kernel = &w[(channel * inner + c) * taps..][..taps];
-            add_channel(y, &xs[from..][..source], kernel, &spatial);
+            add_channel(&mut sums, &xs[from..][..source], kernel, &spatial);
         }
+        y.extend(sums.values());
     }
     Ok(Array { dtype: x.dtype, shape, data: Data::Float(y) })
 }
 
 /// Adds to the plane `y` what one input channel contributes.
-fn add_channel(y: &mut [f64], x: &[f64], kernel: &[f64], [d, h, w]: &[Axis; 3]) {
+fn add_channel(y: &mut Sums, x: &[f64], kernel: &[f64], [d, h, w]: &[Axis; 3]) {
     for (tap, &weight) in kernel.iter().enumerate() {
         let (kd, kh, kw) = (tap / (h.kernel * w.kernel), tap / w.kernel % h.kernel, tap % w.kernel);
         let ((d0, dn, dx), (h0, hn, hx), (w0, wn, wx)) = (d.run(kd), h.run(kh), w.run(kw));
@@ -149,8 +151,10 @@ fn add_channel(y: &mut [f64], x: &[f64], kernel: &[f64], [d, h, w]: &[Axis; 3]) 
             for j in 0..hn {
                 let to = ((d0 + i) * h.out + h0 + j) * w.out + w0;
                 let from = ((dx + i * d.stride) * h.size + hx + j * h.stride) * w.size + wx;
-                let row = x[from..].iter().step_by(w.stride);
-                y[to..][..wn].iter_mut().zip(row).for_each(|(y, x)| *y += weight * x);
+                match w.stride {
+                    1 => y.add_products(to, 1, weight, x[from..][..wn].iter()),
+                    n => y.add_products(to, 1, weight, x[from..].iter().step_by(n).take(wn)),
+                }
             }
         }
     }

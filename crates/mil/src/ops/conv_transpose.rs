@@ -3,6 +3,7 @@
 use super::conv::groups;
 use super::windows::{Axis, Windows, sizes};
 use super::{Domain, OpDef, OpView, Param, elements};
+use crate::eval::exact::Sums;
 use crate::eval::{Array, Data, EvalCx, Value, bounded};
 use crate::{Dim, OpError, TensorType, Type};
 
@@ -166,23 +167,24 @@ fn transposed(
     let source: usize = spatial.iter().map(|a| a.out).product();
     let taps: usize = spatial.iter().map(|a| a.kernel).product();
     let (xs, w) = (x.floats()?, weight.floats()?);
-    let mut y = vec![0.0; n * out * plane];
-    for (i, y) in y.chunks_exact_mut(plane.max(1)).enumerate() {
+    let mut y = Vec::with_capacity(n * out * plane);
+    for i in 0..n * out {
         let (image, channel) = (i / out, i % out);
-        y.fill(bias.map_or(0.0, |b| b[channel]));
+        let mut sums = Sums::of(vec![bias.map_or(0.0, |b| b[channel]); plane]);
         let (group, own) = (channel / per_group, channel % per_group);
         let inner = channels / groups;
         for c in group * inner..(group + 1) * inner {
             let from = (image * channels + c) * source;
             let kernel = &w[(c * per_group + own) * taps..][..taps];
-            add_channel(y, &xs[from..][..source], kernel, spatial);
+            add_channel(&mut sums, &xs[from..][..source], kernel, spatial);
         }
+        y.extend(sums.values());
     }
     Ok(y)
 }
 
 /// Adds to the plane `y` what one input channel contributes.
-fn add_channel(y: &mut [f64], x: &[f64], kernel: &[f64], [d, h, w]: &[Axis; 3]) {
+fn add_channel(y: &mut Sums, x: &[f64], kernel: &[f64], [d, h, w]: &[Axis; 3]) {
     for (tap, &weight) in kernel.iter().enumerate() {
         let (kd, kh, kw) = (tap / (h.kernel * w.kernel), tap / w.kernel % h.kernel, tap % w.kernel);
         let ((d0, dn, dy), (h0, hn, hy), (w0, wn, wy)) = (d.run(kd), h.run(kh), w.run(kw));
@@ -193,8 +195,7 @@ fn add_channel(y: &mut [f64], x: &[f64], kernel: &[f64], [d, h, w]: &[Axis; 3]) 
             for j in 0..hn {
                 let from = ((d0 + i) * h.out + h0 + j) * w.out + w0;
                 let to = ((dy + i * d.stride) * h.size + hy + j * h.stride) * w.size + wy;
-                let row = y[to..].iter_mut().step_by(w.stride);
-                row.zip(&x[from..][..wn]).for_each(|(y, x)| *y += weight * x);
+                y.add_products(to, w.stride, weight, x[from..][..wn].iter());
             }
         }
     }

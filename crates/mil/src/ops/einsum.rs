@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::emit::{Emit, value};
 use super::{Domain, OpDef, OpView, Param, elements};
+use crate::eval::exact::Sum;
 use crate::eval::{Array, Data, EvalCx, Strided, Value, strides};
 use crate::{Arg, Dim, FunctionBuilder, OpError, OpKind, TensorType, Type, ValueId};
 
@@ -128,11 +129,12 @@ impl OpDef for Einsum {
         let places = view(x, &equation.operands[0]).zip(view(y, &equation.operands[1]));
         let count: usize = summed.iter().map(|c| sizes[c]).product();
         let shape: Vec<usize> = equation.result.iter().map(|c| sizes[c]).collect();
-        let mut out = vec![0.0; shape.iter().product()];
+        let mut sums = vec![Sum::default(); shape.iter().product()];
         for (n, (i, j)) in places.enumerate() {
-            out[n / count] += xs[i] * ys[j];
+            sums[n / count].add(xs[i] * ys[j]);
         }
-        Ok(vec![Array { dtype: x.dtype, shape, data: Data::Float(out) }.into()])
+        let data = Data::Float(sums.into_iter().map(Sum::value).collect());
+        Ok(vec![Array { dtype: x.dtype, shape, data }.into()])
     }
 
     fn is_composite(&self) -> bool {

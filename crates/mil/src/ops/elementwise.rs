@@ -48,10 +48,13 @@ macro_rules! binary {
     };
 }
 
-/// `a - b * floor(a / b)`: the remainder with the divisor's sign.
+/// `a - b * floor(a / b)`: the remainder with the divisor's sign, a zero's too.
 fn floor_mod(a: f64, b: f64) -> f64 {
-    let r = a % b;
-    if r != 0.0 && (r < 0.0) != (b < 0.0) { r + b } else { r }
+    match a % b {
+        0.0 => 0f64.copysign(b),
+        r if (r < 0.0) != (b < 0.0) => r + b,
+        r => r,
+    }
 }
 
 fn floor_div_int(a: i64, b: i64) -> Option<i64> {
@@ -98,7 +101,7 @@ binary! {
     RealDiv "real_div" Number None, zip(|a, b| a / b, i64::checked_div);
     /// `x / y` rounded down.
     FloorDiv "floor_div" Number None, zip(|a, b| (a / b).floor(), floor_div_int);
-    /// The remainder of `x / y` rounded down; it has the sign of `y`.
+    /// The remainder of `x / y` rounded down; it has the sign of `y`, as a zero too.
     Mod "mod" Number None, zip(floor_mod, floor_mod_int);
     /// `x` to the power `y`.
     Pow "pow" Number None, zip(f64::powf, pow_int);

@@ -106,7 +106,7 @@ pub(super) fn batched_nt(x: &Array, y: &Array) -> Result<Array, OpError> {
     let mut out = Vec::with_capacity(shape.iter().product::<usize>() * m * n);
     for (i, j) in Strided::broadcast(&bx, &shape).zip(Strided::broadcast(&by, &shape)) {
         let (a, b) = (&xs[i * m * k..][..m * k], &ys[j * n * k..][..n * k]);
-        out.extend(matmul_nt(a, b, [m, k, n]));
+        out.extend(matmul_nt(a, b, None, [m, k, n]));
     }
     shape.extend([m, n]);
     Ok(Array { dtype: x.dtype, shape, data: Data::Float(out) })

@@ -62,10 +62,10 @@ impl OpDef for LayerNorm {
         for row in moved.floats_mut()?.chunks_exact_mut(n.max(1)) {
             let mean = row.iter().sum::<f64>() / n as f64;
             let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n as f64;
-            let scale = 1.0 / (variance + epsilon).sqrt();
+            let root = (variance + epsilon).sqrt();
             for (i, v) in row.iter_mut().enumerate() {
-                let normal = (*v - mean) * scale;
-                *v = normal * gamma.map_or(1.0, |g| g[i]) + beta.map_or(0.0, |b| b[i]);
+                let scaled = (*v - mean) * gamma.map_or(1.0, |g| g[i]);
+                *v = scaled / root + beta.map_or(0.0, |b| b[i]);
             }
         }
         let mut back = vec![0; rank];
@@ -151,8 +151,8 @@ impl OpDef for BatchNorm {
         for (i, row) in out.chunks_exact_mut(inner.max(1)).enumerate() {
             let c = i % channels;
             let (gamma, beta) = affine.at(c)?;
-            let scale = gamma / (variance[c] + epsilon).sqrt();
-            row.iter_mut().for_each(|v| *v = (*v - mean[c]) * scale + beta);
+            let root = (variance[c] + epsilon).sqrt();
+            row.iter_mut().for_each(|v| *v = (*v - mean[c]) * gamma / root + beta);
         }
         Ok(vec![x.with_floats(out).into()])
     }
@@ -199,8 +199,8 @@ impl OpDef for InstanceNorm {
             let (gamma, beta) = affine.at(i % channels)?;
             let mean = row.iter().sum::<f64>() / inner as f64;
             let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / inner as f64;
-            let scale = gamma / (variance + epsilon).sqrt();
-            row.iter_mut().for_each(|v| *v = (*v - mean) * scale + beta);
+            let root = (variance + epsilon).sqrt();
+            row.iter_mut().for_each(|v| *v = (*v - mean) * gamma / root + beta);
         }
         Ok(vec![x.with_floats(out).into()])
     }
@@ -301,7 +301,7 @@ impl OpDef for LocalResponseNorm {
             let (image, c, at) = (i / inner / channels, i / inner % channels, i % inner);
             let near = c.saturating_sub(size / 2)..(c + size.div_ceil(2)).min(channels);
             let sum: f64 = near.map(|c| values[(image * channels + c) * inner + at].powi(2)).sum();
-            *v /= (k + alpha / size as f64 * sum).powf(beta);
+            *v /= (k + alpha * sum / size as f64).powf(beta);
         }
         Ok(vec![x.with_floats(out).into()])
     }

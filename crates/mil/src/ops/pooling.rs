@@ -1,7 +1,9 @@
 //! Pooling over one, two or three spatial axes.
 
+use super::reduction::{extreme, mean, square_sum};
 use super::windows::{Windows, sizes};
 use super::{Domain, OpDef, OpView, Param, elements};
+use crate::eval::exact::root;
 use crate::eval::{Array, Data, EvalCx, Value};
 use crate::{Dim, OpError, TensorType, Type};
 
@@ -132,12 +134,10 @@ pools! {
     AvgPool "avg_pool" 3
         [Param::new("exclude_padding_from_average", Domain::Bool).optional().constant()]
         |window, places, exclude| {
-            window.iter().sum::<f64>() / if exclude { window.len() } else { places } as f64
+            mean(window, if exclude { window.len() } else { places })
         };
     /// The root of the sum of squares of each window.
-    L2Pool "l2_pool" 2 [] |window, _, _| window.iter().map(|v| v * v).sum::<f64>().sqrt();
+    L2Pool "l2_pool" 2 [] |window, _, _| root(square_sum(window));
     /// The greatest element of each window.
-    MaxPool "max_pool" 3 [] |window, _, _| {
-        super::reduction::extreme(window, |a, b| a > b, f64::NEG_INFINITY)
-    };
+    MaxPool "max_pool" 3 [] |window, _, _| extreme(window, |a, b| a > b, f64::NEG_INFINITY);
 }

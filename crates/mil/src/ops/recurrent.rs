@@ -1,7 +1,8 @@
 //! Recurrent layers: RNN, GRU, LSTM.
 
 use super::{Domain, OpDef, OpView, Param, elements};
-use crate::eval::{Array, Data, EvalCx, Value, dot, functions, matmul_nt};
+use crate::eval::exact::dot;
+use crate::eval::{Array, Data, EvalCx, Value, functions, matmul_nt};
 use crate::{Dim, OpError, TensorType, Type};
 
 /// A gate's function by its name in MIL.
@@ -169,14 +170,12 @@ impl Layer {
         {
             return Err(OpError::invalid(format!("weights or states do not fit x {:?}", x.shape)));
         }
-        let mut from_x = matmul_nt(x.floats()?, &self.weight_ih, [steps * batch, width, rows]);
-        for row in from_x.chunks_exact_mut(rows.max(1)) {
-            row.iter_mut().zip(&self.bias).for_each(|(v, b)| *v += b);
-        }
+        let sizes = [steps * batch, width, rows];
+        let from_x = matmul_nt(x.floats()?, &self.weight_ih, Some(&self.bias), sizes);
         let mut sequence = vec![Vec::new(); steps];
         for i in 0..steps {
             let at = if reverse { steps - 1 - i } else { i };
-            let from_h = matmul_nt(&states[0], &self.weight_hh, [batch, hidden, rows]);
+            let from_h = matmul_nt(&states[0], &self.weight_hh, None, [batch, hidden, rows]);
             for b in 0..batch {
                 let mut own: Vec<&mut [f64]> =
                     states.iter_mut().map(|s| &mut s[b * hidden..(b + 1) * hidden]).collect();
@@ -347,7 +346,7 @@ impl OpDef for Gru {
             for (i, h) in h.iter_mut().enumerate() {
                 let from_h_new = match after {
                     true => r[i] * (from_h[n + i] + reset_bias[i]),
-                    false => dot(&new_weights[i * n..][..n], &reset),
+                    false => dot(0.0, &new_weights[i * n..][..n], &reset),
                 };
                 let o = activation(x[n + i] + from_h_new);
                 let z = recurrent(x[2 * n + i] + from_h[2 * n + i]);

@@ -3,6 +3,7 @@
 use tensor::DType;
 
 use super::{Domain, OpDef, OpView, Param, elements};
+use crate::eval::exact::{Sum, product, quotient, root};
 use crate::eval::{Array, Data, EvalCx, Value, wrap};
 use crate::{Dim, OpError, TensorType, Type};
 
@@ -113,7 +114,17 @@ macro_rules! reductions {
 }
 
 fn sum(row: &[f64]) -> f64 {
-    row.iter().sum()
+    row.iter().copied().collect::<Sum>().value()
+}
+
+/// The sum of squares.
+pub(super) fn square_sum(row: &[f64]) -> f64 {
+    row.iter().map(|v| v * v).collect::<Sum>().value()
+}
+
+/// The sum over `count`.
+pub(super) fn mean(row: &[f64], count: usize) -> f64 {
+    quotient(sum(row), count as f64)
 }
 
 fn sum_int(row: &[i64]) -> Option<i64> {
@@ -139,10 +150,10 @@ pub(super) fn extreme(row: &[f64], better: impl Fn(f64, f64) -> bool, start: f64
 
 reductions! {
     /// Sum of magnitudes.
-    ReduceL1Norm "reduce_l1_norm" Number |r| r.iter().map(|v| v.abs()).sum(),
+    ReduceL1Norm "reduce_l1_norm" Number |r| r.iter().map(|v| v.abs()).collect::<Sum>().value(),
         |r| Some(r.iter().fold(0i64, |s, v| s.wrapping_add(v.wrapping_abs())));
     /// Root of the sum of squares.
-    ReduceL2Norm "reduce_l2_norm" Float |r| r.iter().map(|v| v * v).sum::<f64>().sqrt(), no_int;
+    ReduceL2Norm "reduce_l2_norm" Float |r| root(square_sum(r)), no_int;
     /// Logarithm of the sum.
     ReduceLogSum "reduce_log_sum" Float |r| sum(r).ln(), no_int;
     /// Logarithm of the sum of exponentials.
@@ -151,18 +162,18 @@ reductions! {
     ReduceMax "reduce_max" Number |r| extreme(r, |a, b| a > b, f64::NEG_INFINITY),
         |r| r.iter().copied().max();
     /// The mean; of integers, rounded toward zero.
-    ReduceMean "reduce_mean" Number |r| sum(r) / r.len() as f64,
+    ReduceMean "reduce_mean" Number |r| mean(r, r.len()),
         |r| sum_int(r)?.checked_div(r.len() as i64);
     /// The least element.
     ReduceMin "reduce_min" Number |r| extreme(r, |a, b| a < b, f64::INFINITY),
         |r| r.iter().copied().min();
     /// The product.
-    ReduceProd "reduce_prod" Number |r| r.iter().product(),
+    ReduceProd "reduce_prod" Number product,
         |r| Some(r.iter().fold(1i64, |p, &v| p.wrapping_mul(v)));
     /// The sum.
     ReduceSum "reduce_sum" Number sum, sum_int;
     /// The sum of squares.
-    ReduceSumSquare "reduce_sum_square" Number |r| r.iter().map(|v| v * v).sum(),
+    ReduceSumSquare "reduce_sum_square" Number square_sum,
         |r| Some(r.iter().fold(0i64, |s, &v| s.wrapping_add(v.wrapping_mul(v))));
 }
 

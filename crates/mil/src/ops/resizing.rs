@@ -3,7 +3,8 @@
 use super::blocks::cropped;
 use super::windows::sizes;
 use super::{Domain, OpDef, OpView, Param, elements};
-use crate::eval::{Array, Data, EvalCx, Value, bounded};
+use crate::eval::exact::{Sum, quotient};
+use crate::eval::{Array, Data, EvalCx, Value, bounded, strides};
 use crate::{Dim, OpError, TensorType, Type};
 
 /// Where along an axis samples are taken.
@@ -36,18 +37,54 @@ impl Grid {
 
     /// Places of `count` samples over an extent of `size` elements, which may be a fraction, counted
     /// from its first one.
-    pub(super) fn points(self, size: f64, count: usize) -> impl Iterator<Item = f64> {
+    pub(super) fn points(self, size: f64, count: usize) -> impl Iterator<Item = Place> {
         let (last, n) = (size - 1.0, count as f64);
-        let (start, spacing) = match self {
-            Grid::AlignCorners if count == 1 => (last / 2.0, 0.0),
-            Grid::StrictAlignCorners | Grid::AlignCorners if count > 1 => (0.0, last / (n - 1.0)),
-            Grid::StrictAlignCorners | Grid::AlignCorners => (0.0, 0.0),
-            Grid::Default => (0.0, size / n),
-            Grid::OffsetCorners => (0.5 * last.max(1.0) / n, last.max(1.0) / n),
-            Grid::UnalignCorners => (0.5 * size / n - 0.5, size / n),
+        // Place `i` is `(start + i * spacing) / parts`.
+        let (start, spacing, parts) = match self {
+            Grid::AlignCorners if count == 1 => (last, 0.0, 2.0),
+            Grid::StrictAlignCorners | Grid::AlignCorners if count > 1 => (0.0, last, n - 1.0),
+            Grid::StrictAlignCorners | Grid::AlignCorners => (0.0, 0.0, 1.0),
+            Grid::Default => (0.0, size, n),
+            Grid::OffsetCorners => (last.max(1.0), 2.0 * last.max(1.0), 2.0 * n),
+            Grid::UnalignCorners => (size - n, 2.0 * size, 2.0 * n),
         };
-        (0..count).map(move |i| (start + i as f64 * spacing).max(0.0).min(last))
+        (0..count).map(move |i| {
+            let at = (start + i as f64 * spacing).max(0.0).min(last * parts);
+            Place { at, parts }
+        })
     }
+}
+
+/// A place between elements, `at / parts`: a fraction, for many a third would be inexact, and where a
+/// result lies in the middle of two numbers that is the difference.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) at: f64,
+    pub(super) parts: f64,
+}
+
+impl Place {
+    /// The last element that is not behind the place, and how many parts of the way to the next one
+    /// lie between.
+    pub(super) fn split(self) -> (f64, f64) {
+        let low = (self.at / self.parts).floor();
+        (low, self.at - low * self.parts)
+    }
+}
+
+/// The value at place `row` and `column`, as parts behind the element before and of how many, which is
+/// between four: `value` gives that of the first or second row and column.
+pub(super) fn blend(row: [f64; 2], column: [f64; 2], value: impl Fn(usize, usize) -> f64) -> f64 {
+    let mut sum = Sum::default();
+    for (i, own) in [row[1] - row[0], row[0]].into_iter().enumerate() {
+        for (j, other) in [column[1] - column[0], column[0]].into_iter().enumerate() {
+            // What has no weight may be infinite, or nowhere.
+            if own != 0.0 && other != 0.0 {
+                sum.add(value(i, j) * (own * other));
+            }
+        }
+    }
+    quotient(sum.value(), row[1] * column[1])
 }
 
 /// The last two sizes of a shape.
@@ -58,32 +95,29 @@ fn plane(shape: &[usize]) -> Result<[usize; 2], OpError> {
     }
 }
 
+/// The elements of an axis of `size` on both sides of `place`, and its parts behind the first, and of
+/// how many.
+fn neighbours(place: Place, size: usize) -> ([usize; 2], [f64; 2]) {
+    let (low, part) = place.split();
+    let low = (low as usize).min(size - 1);
+    ([low, (low + 1).min(size - 1)], [part, place.parts])
+}
+
 /// `x` with the last two axes interpolated linearly at points that `grid` spreads over them.
 fn bilinear(x: &Array, [rows, columns]: [usize; 2], grid: Grid) -> Result<Array, OpError> {
     let [h, w] = plane(&x.shape)?;
     let outer = &x.shape[..x.shape.len() - 2];
     let shape = [outer, &[rows, columns]].concat();
     bounded(&shape)?;
-    let cells = |size: usize, count: usize| -> Vec<(usize, usize, f64)> {
-        let points = grid.points(size as f64, count);
-        points
-            .map(|p| {
-                let low = (p.floor() as usize).min(size - 1);
-                (low, (low + 1).min(size - 1), p - low as f64)
-            })
-            .collect()
+    let cells = |size, count| -> Vec<([usize; 2], [f64; 2])> {
+        grid.points(size as f64, count).map(|place| neighbours(place, size)).collect()
     };
     let (ys, xs) = (cells(h, rows), cells(w, columns));
     let mut out = Vec::with_capacity(shape.iter().product());
     for plane in x.floats()?.chunks_exact(h * w) {
-        for &(top, bottom, fy) in &ys {
-            for &(left, right, fx) in &xs {
-                let row = |y: usize| {
-                    let (a, b) = (plane[y * w + left], plane[y * w + right]);
-                    if fx == 0.0 { a } else { a * (1.0 - fx) + b * fx }
-                };
-                let (a, b) = (row(top), row(bottom));
-                out.push(if fy == 0.0 { a } else { a * (1.0 - fy) + b * fy });
+        for (rows, row) in &ys {
+            for (columns, column) in &xs {
+                out.push(blend(*row, *column, |i, j| plane[rows[i] * w + columns[j]]));
             }
         }
     }
@@ -287,7 +321,7 @@ fn crop_type(op: &OpView<'_>) -> Result<Vec<Type>, OpError> {
 /// The last `resized_dims` (a constant) axes of `x` resized to the last items of the vector `shape`, 0
 /// keeping a size.
 ///
-/// Constants: `interpolation_mode` `LINEAR` (default), along one axis after the other, or
+/// Constants: `interpolation_mode` `LINEAR` (default), along each of them, kept sizes too, or
 /// `NEAREST_NEIGHBOR`; `sampling_mode` as of `resize_bilinear`. Where the nearest element is, coremltools
 /// says for `DEFAULT` only: as in `resize_nearest_neighbor`.
 pub(super) struct Resize;
@@ -373,12 +407,14 @@ impl OpDef for Resize {
         let shape = Self::shape(&cx.op, &x.shape, values.len(), |i| item(values[i]))?;
         bounded(&shape)?;
         let mode = Self::mode(&cx.op)?;
-        let mut out = (*x).clone();
-        for (axis, &size) in shape.iter().enumerate() {
-            if out.shape[axis] != size {
-                out = along(&out, axis, size, mode)?;
-            }
+        if shape.iter().zip(&x.shape).any(|(&new, &old)| new != 0 && old == 0) {
+            return Err(OpError::invalid(format!("x {:?} is empty", x.shape)));
         }
+        let count = sizes(&cx.op, "resized_dims", 1, 1, 0)?[0];
+        let out = match mode {
+            Some(grid) => linear_of(&x, shape, count, grid)?,
+            None => nearest_of(&x, shape),
+        };
         Ok(vec![out.into()])
     }
 
@@ -398,34 +434,50 @@ fn item(value: i64) -> Result<Option<usize>, OpError> {
     }
 }
 
-/// `x` with another size of one axis: interpolated at the points of a grid, or else sampled.
-fn along(x: &Array, axis: usize, size: usize, grid: Option<Grid>) -> Result<Array, OpError> {
-    let old = x.shape[axis];
-    if old == 0 {
-        return Err(OpError::invalid(format!("axis {axis} of x {:?} is empty", x.shape)));
+/// `x` sampled to `shape`, of as many axes, at the nearest element before.
+fn nearest_of(x: &Array, shape: Vec<usize>) -> Array {
+    let steps = strides(&x.shape);
+    let mut sources = vec![0];
+    for (axis, &size) in shape.iter().enumerate() {
+        let old = x.shape[axis];
+        let step = steps[axis] as usize;
+        let own = |from: usize| (0..size).map(move |i| from + i * old / size * step);
+        sources = sources.into_iter().flat_map(own).collect();
     }
-    let inner: usize = x.shape[axis + 1..].iter().product();
-    let outer: usize = x.shape[..axis].iter().product();
-    let mut shape = x.shape.clone();
-    shape[axis] = size;
-    let Some(grid) = grid else {
-        let places = (0..outer).flat_map(|o| (0..size).map(move |i| o * old + i * old / size));
-        let places = places.flat_map(|p| p * inner..(p + 1) * inner);
-        return Ok(x.pick(shape, places));
-    };
-    let values = x.floats()?;
-    let points: Vec<f64> = grid.points(old as f64, size).collect();
-    let mut out = Vec::with_capacity(outer * size * inner);
-    for o in 0..outer {
-        for point in &points {
-            let low = (point.floor() as usize).min(old - 1);
-            let (high, part) = ((low + 1).min(old - 1), point - low as f64);
-            for i in 0..inner {
-                let at = |place: usize| values[(o * old + place) * inner + i];
-                let blended = at(low) * (1.0 - part) + at(high) * part;
-                out.push(if part == 0.0 { at(low) } else { blended });
+    x.pick(shape, sources.into_iter())
+}
+
+/// `x` interpolated linearly to `shape`, of as many axes, along the last `count` ones at the points of
+/// a grid.
+fn linear_of(x: &Array, shape: Vec<usize>, count: usize, grid: Grid) -> Result<Array, OpError> {
+    // Before each element of the result on an axis: where its neighbours lie, what each weighs, and the
+    // product of the whole weights so far.
+    let steps = strides(&x.shape);
+    let mut cells = vec![(vec![(0, 1.0)], 1.0)];
+    for (axis, &size) in shape.iter().enumerate() {
+        let (old, step) = (x.shape[axis], steps[axis] as usize);
+        let own: Vec<([usize; 2], [f64; 2])> = match axis + count >= shape.len() {
+            true => grid.points(old as f64, size).map(|place| neighbours(place, old)).collect(),
+            false => (0..old).map(|i| ([i, i], [0.0, 1.0])).collect(),
+        };
+        let mut longer = Vec::with_capacity(cells.len() * size);
+        for (corners, whole) in &cells {
+            for ([low, high], [part, parts]) in &own {
+                let sides = [(low, parts - part), (high, *part)];
+                let sides = sides.iter().filter(|(_, weight)| *weight != 0.0);
+                let corners = corners.iter().flat_map(|(from, weight): &(usize, f64)| {
+                    sides.clone().map(move |(at, own)| (from + *at * step, weight * own))
+                });
+                longer.push((corners.collect(), whole * parts));
             }
         }
+        cells = longer;
     }
-    Ok(Array { dtype: x.dtype, shape, data: Data::Float(out) })
+    let values = x.floats()?;
+    let value = |(corners, whole): (Vec<(usize, f64)>, f64)| {
+        let sum: Sum = corners.into_iter().map(|(at, weight)| values[at] * weight).collect();
+        quotient(sum.value(), whole)
+    };
+    let data = Data::Float(cells.into_iter().map(value).collect());
+    Ok(Array { dtype: x.dtype, shape, data })
 }

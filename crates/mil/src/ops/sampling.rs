@@ -1,6 +1,6 @@
 //! Sampling images at points: given ones, those of an affine map, those of boxes.
 
-use super::resizing::Grid;
+use super::resizing::{Grid, Place, blend};
 use super::windows::sizes;
 use super::{Domain, OpDef, OpView, Param, elements};
 use crate::eval::{Array, Data, EvalCx, Value, bounded};
@@ -72,7 +72,7 @@ impl Sampler {
     }
 
     /// The value of the plane `[h, w]` at row `y` and column `x`.
-    fn at(&self, plane: &[f64], [h, w]: [usize; 2], y: f64, x: f64) -> f64 {
+    fn at(&self, plane: &[f64], [h, w]: [usize; 2], y: Place, x: Place) -> f64 {
         let value = |y: f64, x: f64| match (
             self.padding.element(y, h),
             self.padding.element(x, w),
@@ -83,16 +83,11 @@ impl Sampler {
             _ => f64::NAN,
         };
         if !self.linear {
-            return value(y.round_ties_even(), x.round_ties_even());
+            let nearest = |place: Place| (place.at / place.parts).round_ties_even();
+            return value(nearest(y), nearest(x));
         }
-        let (top, left) = (y.floor(), x.floor());
-        let (fy, fx) = (y - top, x - left);
-        let row = |y: f64| {
-            let a = value(y, left);
-            if fx == 0.0 { a } else { a * (1.0 - fx) + value(y, left + 1.0) * fx }
-        };
-        let a = row(top);
-        if fy == 0.0 { a } else { a * (1.0 - fy) + row(top + 1.0) * fy }
+        let ((top, down), (left, right)) = (y.split(), x.split());
+        blend([down, y.parts], [right, x.parts], |i, j| value(top + i as f64, left + j as f64))
     }
 }
 
@@ -117,22 +112,28 @@ impl Coordinates {
         Ok(Coordinates { range, align: op.bool_or("align_corners", false)? })
     }
 
-    /// The place, in elements, of a coordinate along an axis of `size`.
-    fn place(&self, at: f64, size: usize) -> f64 {
-        let Some([low, high]) = self.range else { return at };
-        let part = (at - low) / (high - low);
-        if self.align { part * (size as f64 - 1.0) } else { part * size as f64 - 0.5 }
+    /// The place, in elements, of the coordinate `at / parts` along an axis of `size`.
+    fn place(&self, Place { at, parts }: Place, size: usize) -> Place {
+        let Some([low, high]) = self.range else { return Place { at, parts } };
+        // The extents are 1 and 2, by which nothing is lost.
+        let way = (at - low * parts) / (high - low);
+        let at = match self.align {
+            true => way * (size as f64 - 1.0),
+            false => way * size as f64 - 0.5 * parts,
+        };
+        Place { at, parts }
     }
 
-    /// The coordinate of element `i` of `size`.
-    fn coordinate(&self, i: usize, size: usize) -> f64 {
-        let Some([low, high]) = self.range else { return i as f64 };
-        let part = match self.align {
-            true if size == 1 => 0.0,
-            true => i as f64 / (size as f64 - 1.0),
-            false => (i as f64 + 0.5) / size as f64,
+    /// The coordinate of element `i` of `size`, as a fraction too.
+    fn coordinate(&self, i: usize, size: usize) -> Place {
+        let (i, size) = (i as f64, size as f64);
+        let Some([low, high]) = self.range else { return Place { at: i, parts: 1.0 } };
+        let (way, parts) = match self.align {
+            true if size == 1.0 => (0.0, 1.0),
+            true => (i, size - 1.0),
+            false => (2.0 * i + 1.0, 2.0 * size),
         };
-        low + part * (high - low)
+        Place { at: low * parts + way * (high - low), parts }
     }
 }
 
@@ -214,8 +215,8 @@ impl OpDef for Resample {
         for (i, plane) in values.chunks_exact(h * w).enumerate() {
             let own = &points[i / c * rows * columns * 2..][..rows * columns * 2];
             for pair in own.chunks_exact(2) {
-                let (y, x) = (coordinates.place(pair[1], h), coordinates.place(pair[0], w));
-                out.push(sampler.at(plane, [h, w], y, x));
+                let place = |at, size| coordinates.place(Place { at, parts: 1.0 }, size);
+                out.push(sampler.at(plane, [h, w], place(pair[1], h), place(pair[0], w)));
             }
         }
         Ok(vec![Array { dtype: x.dtype, shape, data: Data::Float(out) }.into()])
@@ -288,8 +289,13 @@ impl OpDef for Affine {
                 let v = coordinates.coordinate(row, rows);
                 for column in 0..columns {
                     let u = coordinates.coordinate(column, columns);
-                    let x = coordinates.place(map[0] * u + map[1] * v + map[2], w);
-                    let y = coordinates.place(map[3] * u + map[4] * v + map[5], h);
+                    let parts = u.parts * v.parts;
+                    let mapped = |[a, b, c]: [f64; 3]| {
+                        let at = a * u.at * v.parts + b * v.at * u.parts + c * parts;
+                        Place { at, parts }
+                    };
+                    let x = coordinates.place(mapped([map[0], map[1], map[2]]), w);
+                    let y = coordinates.place(mapped([map[3], map[4], map[5]]), h);
                     out.push(sampler.at(plane, [h, w], y, x));
                 }
             }
@@ -441,13 +447,14 @@ impl OpDef for CropResize {
         let mut out = Vec::with_capacity(shape.iter().product());
         for (numbers, images) in boxes.chunks_exact(width).zip(images) {
             let bounds = read(&numbers[width - 4..]);
-            let points = |[start, end]: [f64; 2], count| -> Vec<f64> {
-                grid.points(end - start + 1.0, count).map(|p| start + p).collect()
+            let points = |[start, end]: [f64; 2], count| -> Vec<Place> {
+                let behind = |p: Place| Place { at: start * p.parts + p.at, ..p };
+                grid.points(end - start + 1.0, count).map(behind).collect()
             };
             let (ys, xs) = (points(bounds.rows, rows), points(bounds.columns, columns));
             for plane in images.flat_map(|i| i * c..(i + 1) * c) {
                 let plane = &values[plane * h * w..][..h * w];
-                let row = |&y: &f64| xs.iter().map(move |&x| sampler.at(plane, [h, w], y, x));
+                let row = |&y: &Place| xs.iter().map(move |&x| sampler.at(plane, [h, w], y, x));
                 out.extend(ys.iter().flat_map(row));
             }
         }

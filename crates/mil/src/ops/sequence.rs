@@ -6,6 +6,7 @@ use tensor::DType;
 
 use super::reduction::axes;
 use super::{Domain, OpDef, OpView, Param};
+use crate::eval::exact::Sum;
 use crate::eval::{Array, Data, EvalCx, Strided, Value, bounded, strides, wrap};
 use crate::{Dim, OpError, TensorType, Type};
 
@@ -63,11 +64,11 @@ impl OpDef for Cumsum {
             }
             match &mut out.data {
                 Data::Float(v) => {
-                    let mut sum = 0.0;
+                    let mut sum = Sum::default();
                     for at in places {
-                        let next = sum + v[at];
-                        v[at] = if exclusive { sum } else { next };
-                        sum = next;
+                        let before = sum;
+                        sum.add(v[at]);
+                        v[at] = if exclusive { before } else { sum }.value();
                     }
                 }
                 Data::Int(v) => {

@@ -1,7 +1,8 @@
 //! Attention with grouped heads, over the rows at hand or over a key-value cache.
 
 use super::attention_in_mil::decompose;
-use crate::eval::{EvalCx, Value, dot};
+use crate::eval::exact::dot;
+use crate::eval::{EvalCx, Value};
 use crate::ops::emit::{Emit, value};
 use crate::ops::{Domain, Param, bytes, elements};
 use crate::{
@@ -66,7 +67,7 @@ impl Rows<'_> {
     fn attend(&self, query: &[f64], seen: &[usize], options: &Options, out: &mut [f64]) {
         let row = |s: usize| self.start + s * self.step..self.start + s * self.step + self.dim;
         let scores: Vec<f64> =
-            seen.iter().map(|&s| options.score(dot(query, &self.keys[row(s)]))).collect();
+            seen.iter().map(|&s| options.score(dot(0.0, query, &self.keys[row(s)]))).collect();
         let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let sum: f64 = scores.iter().map(|s| (s - max).exp()).sum();
         for (&s, score) in seen.iter().zip(&scores) {

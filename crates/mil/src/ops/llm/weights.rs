@@ -106,12 +106,7 @@ pub(in crate::ops) fn eval_linear(
         )));
     }
     let rows = x.shape.iter().rev().skip(1).product();
-    let mut y = matmul_nt(x.floats()?, weight.floats()?, [rows, inner, out]);
-    if let Some(bias) = bias {
-        for row in y.chunks_exact_mut(out.max(1)) {
-            row.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
-        }
-    }
+    let y = matmul_nt(x.floats()?, weight.floats()?, bias, [rows, inner, out]);
     let mut shape = x.shape.clone();
     shape.pop();
     shape.push(out);
