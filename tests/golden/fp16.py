@@ -4,10 +4,15 @@
     python3 -m venv venv && venv/bin/pip install mpmath==1.3.0 gmpy2 'numpy==2.3.5'
     venv/bin/python tests/golden/fp16.py
 
-A line of fp16.txt has an operation, its constant arguments (`name=value`, in half precision, or a word), and
+A line of fp16.txt has an operation, its arguments (`name=value`), and
   elementwise  for each 1,024 of all 65,536 numbers in order of their bits, 32-bit FNV-1a of the results' bytes
   pow          the same for 8,192 pairs, x and then y from `bits`
-  the others   the results themselves, for inputs (of reduce_log_sum, their magnitudes) of `seeded.py` with seed 16 and scale 4, 5 more for a variance
+  the others   the bits of all results, one behind the other
+An argument is a number in half precision (its bits), `true` or `false`, a word, or
+  #1, #[0,1]   integers
+  ~4+5:2x3     an array: of `seeded.py` with seed 16, the argument's name and scale 4, rounded, and 5 added, rounded
+  causal:2x3   truth values, which hold up to the diagonal
+  bias:2x3     0 where they hold, else minus infinity
 Any NaN counts as 7e00. Values are computed with 200 bits; at zeros, infinities and outside of an operation's domain
 the formula is taken in IEEE double precision, of which only signs, zeros, infinities and NaNs remain.
 """
@@ -209,52 +214,325 @@ def pairs():
     return [to_half(power(float(a), float(b))) for a, b in zip(x, y)]
 
 
-def array(name, *shape):
-    values = seeded.tensor(16, name, math.prod(shape), 4.0).astype(np.float16).astype(np.float64)
-    if name == "variance":
-        values = (values + 5).astype(np.float16).astype(np.float64)
+class Seeded:
+    """An argument `scale * u + offset` of that shape, the same on both sides."""
+
+    def __init__(self, *shape, scale=4, offset=0):
+        self.shape, self.scale, self.offset = shape, scale, offset
+
+    def __str__(self):
+        offset = f"+{self.offset}" if self.offset else ""
+        return f"~{self.scale}{offset}:{'x'.join(map(str, self.shape))}"
+
+    def value(self, name):
+        values = seeded.tensor(16, name, math.prod(self.shape), float(self.scale)).astype(np.float16)
+        if self.offset:
+            values = (values.astype(np.float64) + self.offset).astype(np.float16)
+        return exact_array(values.astype(np.float64)).reshape(self.shape)
+
+
+class Causal:
+    """A mask of attention, of truth values or to be added."""
+
+    def __init__(self, word, *shape):
+        self.word, self.shape = word, shape
+
+    def __str__(self):
+        return f"{self.word}:{'x'.join(map(str, self.shape))}"
+
+    def value(self, _):
+        hidden = np.where(np.tri(*self.shape), 0.0, -math.inf)
+        return exact_array(hidden.ravel()).reshape(self.shape)
+
+
+class Half:
+    """A scalar."""
+
+    def __init__(self, value):
+        self.number = constant(value)
+
+    def __str__(self):
+        return f"{to_half(self.number):04x}"
+
+    def value(self, _):
+        return mpf(self.number)
+
+
+def exact_array(values):
     exact = np.empty(values.shape, dtype=object)
     exact[:] = [mpf(float(v)) for v in values]
-    return exact.reshape(shape)
+    return exact
 
 
-root = np.vectorize(mp.sqrt, otypes=[object])
-exponential = np.vectorize(mp.exp, otypes=[object])
+def text(value):
+    match value:
+        case bool():
+            return str(value).lower()
+        case int():
+            return f"#{value}"
+        case list():
+            return f"#[{','.join(map(str, value))}]"
+        case _:
+            return str(value)
+
+
+def each(function):
+    return np.vectorize(function, otypes=[object])
+
+
+root, exponential, logarithm = each(mp.sqrt), each(mp.exp), each(mp.log)
+
+
+def soft_maximum(x, axis=-1):
+    exp = exponential(x)
+    return exp / exp.sum(axis=axis, keepdims=True)
 
 
 def normalised(x, axes, epsilon):
     count = math.prod(x.shape[a] for a in axes)
     away = x - x.sum(axis=axes, keepdims=True) / count
-    return away / root((away * away).sum(axis=axes, keepdims=True) / count + mpf(epsilon))
+    return away / root((away * away).sum(axis=axes, keepdims=True) / count + epsilon)
 
 
-def by_channel(values):
-    return values[None, :, None]
+def by_channel(values, x):
+    """The numbers of channels, beside x [n, C, ...]."""
+    return values.reshape(-1, *[1] * (x.ndim - 2)) if isinstance(values, np.ndarray) else values
 
 
-def others():
-    x = array("x", 2, 4, 8)
-    gamma, beta = array("gamma", 8), array("beta", 8)
-    channel_gamma, channel_beta = array("gamma", 4), array("beta", 4)
-    mean, variance = array("mean", 4), array("variance", 4)
-    exp = exponential(x)
-    yield "softmax", exp / exp.sum(axis=-1, keepdims=True)
-    yield "layer_norm", normalised(x, (2,), EPSILON) * gamma + beta
-    yield "instance_norm", normalised(x, (2,), EPSILON) * by_channel(channel_gamma) + by_channel(channel_beta)
-    scaled = (x - by_channel(mean)) / root(by_channel(variance) + mpf(EPSILON))
-    yield "batch_norm", scaled * by_channel(channel_gamma) + by_channel(channel_beta)
-    last = {"axis": -1}
-    yield "reduce_l1_norm", abs(x).sum(**last)
-    yield "reduce_l2_norm", root((x * x).sum(**last))
-    yield "reduce_log_sum", np.vectorize(mp.log, otypes=[object])(abs(x).sum(**last))
-    yield "reduce_log_sum_exp", np.vectorize(mp.log, otypes=[object])(exp.sum(**last))
-    yield "reduce_max", x.max(**last)
-    yield "reduce_mean", x.sum(**last) / 8
-    yield "reduce_min", x.min(**last)
-    yield "reduce_prod", x.prod(**last)
-    yield "reduce_sum", x.sum(**last)
-    yield "reduce_sum_square", (x * x).sum(**last)
-    yield "cumsum", x.cumsum(**last)
+def affine(x, gamma=1, beta=0):
+    return x * by_channel(gamma, x) + by_channel(beta, x)
+
+
+def layer_norm(x, axes=None, gamma=1, beta=0, epsilon=mpf("1e-5")):
+    axes = tuple(range(x.ndim) if axes is None else axes)
+
+    def along(values):
+        sizes = [x.shape[a] if a in axes else 1 for a in range(x.ndim)]
+        return values.reshape(sizes) if isinstance(values, np.ndarray) else values
+
+    return normalised(x, axes, epsilon) * along(gamma) + along(beta)
+
+
+def instance_norm(x, gamma=1, beta=0, epsilon=mpf("1e-5")):
+    return affine(normalised(x, tuple(range(2, x.ndim)), epsilon), gamma, beta)
+
+
+def batch_norm(x, mean, variance, gamma=1, beta=0, epsilon=mpf("1e-5")):
+    return affine((x - by_channel(mean, x)) / root(by_channel(variance, x) + epsilon), gamma, beta)
+
+
+def l2_norm(x, epsilon=mpf("1e-6")):
+    return x / root((x * x).sum(axis=(-3, -2, -1), keepdims=True) + epsilon)
+
+
+def local_response_norm(x, size, alpha=mpf("1e-4"), beta=mpf("0.75"), k=mpf(1)):
+    # Of an even size one channel more lies before.
+    sums = [
+        (x[:, max(c - size // 2, 0) : c + (size + 1) // 2] ** 2).sum(axis=1) for c in range(x.shape[1])
+    ]
+    return x / each(lambda s: mp.power(k + alpha * s / size, beta))(np.stack(sums, axis=1))
+
+
+def attention(query, key, value, attn_mask=0):
+    scores = query @ key.swapaxes(-1, -2) / mp.sqrt(query.shape[-1])
+    return soft_maximum(scores + attn_mask) @ value
+
+
+def reduced(function):
+    return lambda x, axes=None, keep_dims=False: function(
+        x, axis=tuple(range(x.ndim) if axes is None else axes), keepdims=keep_dims
+    )
+
+
+def prelu(x, alpha):
+    return np.where(x < 0, x * by_channel(alpha, x), x)
+
+
+def softplus_parametric(x, alpha, beta):
+    return by_channel(alpha, x) * each(softplus)(by_channel(beta, x) * x)
+
+
+GATES = {
+    "sigmoid": each(sigmoid),
+    "tanh": each(mp.tanh),
+    "relu": each(lambda x: max(x, mpf(0))),
+    "linear": lambda x: x,
+    "hard_sigmoid": each(lambda x: min(max(x / 5 + mpf("0.5"), mpf(0)), mpf(1))),
+}
+
+
+def zeros(count):
+    return exact_array(np.zeros(count))
+
+
+def steps(x, direction):
+    return range(len(x)) if direction == "forward" else reversed(range(len(x)))
+
+
+def gathered(sequence, output_sequence, *last):
+    """The results of a layer: what comes of each step or only of the last, and the last states."""
+    first = np.stack([sequence[t] for t in sorted(sequence)]) if output_sequence else last[0][None]
+    return np.concatenate([part.ravel() for part in (first, *last)])
+
+
+def rnn(x, initial_h, weight_ih, weight_hh, bias=0, direction="forward", output_sequence=False, activation="tanh"):
+    h, sequence = initial_h, {}
+    for t in steps(x, direction):
+        h = sequence[t] = GATES[activation](x[t] @ weight_ih.T + h @ weight_hh.T + bias)
+    return gathered(sequence, output_sequence, h)
+
+
+def gru(
+    x, initial_h, weight_ih, weight_hh, bias=None, direction="forward", output_sequence=False,
+    recurrent_activation="sigmoid", activation="tanh", reset_after=False, input_bias=None,
+):  # fmt: skip
+    h, sequence, n = initial_h, {}, weight_hh.shape[1]
+    gate, new = GATES[recurrent_activation], GATES[activation]
+    b = zeros(3 * n) if bias is None else bias
+    more = zeros(3 * n) if input_bias is None else input_bias
+    r, o, z = (slice(k * n, (k + 1) * n) for k in range(3))
+    for t in steps(x, direction):
+        own = x[t] @ weight_ih.T + more
+        reset = gate(own[:, r] + h @ weight_hh[r].T + b[r])
+        update = gate(own[:, z] + h @ weight_hh[z].T + b[z])
+        if reset_after:
+            fresh = new(own[:, o] + reset * (h @ weight_hh[o].T + b[o]))
+        else:
+            fresh = new(own[:, o] + (reset * h) @ weight_hh[o].T + b[o])
+        h = sequence[t] = (1 - update) * fresh + update * h
+    return gathered(sequence, output_sequence, h)
+
+
+def lstm_direction(x, h, c, ih, hh, bias, peephole, order, gates, clip):
+    sequence, n = {}, hh.shape[1]
+    bias = zeros(4 * n) if bias is None else bias
+    peep = zeros(3 * n) if peephole is None else peephole
+    recurrent, cell, activation = gates
+    confined = each(lambda v: v if clip is None else min(max(v, -clip), clip))
+    for t in order:
+        sums = x[t] @ ih.T + h @ hh.T + bias
+        i, f, o, g = (sums[:, k * n : (k + 1) * n] for k in range(4))
+        i, f = recurrent(confined(i + peep[:n] * c)), recurrent(confined(f + peep[n : 2 * n] * c))
+        c = f * c + i * cell(confined(g))
+        h = sequence[t] = recurrent(confined(o + peep[2 * n :] * c)) * activation(c)
+    return sequence, h, c
+
+
+def lstm(
+    x, initial_h, initial_c, weight_ih, weight_hh, bias=None, peephole=None, weight_ih_back=None, weight_hh_back=None,
+    bias_back=None, peephole_back=None, direction="forward", output_sequence=False, recurrent_activation="sigmoid",
+    cell_activation="tanh", activation="tanh", clip=None,
+):  # fmt: skip
+    gates = [GATES[name] for name in (recurrent_activation, cell_activation, activation)]
+    n = weight_hh.shape[1]
+    runs = [(weight_ih, weight_hh, bias, peephole, "reverse" if direction == "reverse" else "forward")]
+    if direction == "bidirectional":
+        runs.append((weight_ih_back, weight_hh_back, bias_back, peephole_back, "reverse"))
+    parts = []
+    for d, (ih, hh, b, p, order) in enumerate(runs):
+        own = slice(d * n, (d + 1) * n)
+        parts.append(
+            lstm_direction(x, initial_h[:, own], initial_c[:, own], ih, hh, b, p, steps(x, order), gates, clip)
+        )
+    sequence = {t: np.concatenate([part[0][t] for part in parts], axis=1) for t in range(len(x))}
+    h, c = (np.concatenate([part[k] for part in parts], axis=1) for k in (1, 2))
+    return gathered(sequence, output_sequence, h, c)
+
+
+X = Seeded(2, 4, 8)
+IMAGE = Seeded(2, 4, 3, 5)
+CHANNELS = {"gamma": Seeded(4), "beta": Seeded(4)}
+POSITIVE = Seeded(4, offset=5)
+
+
+def recurrent(gates, directions=1, **more):
+    """Arguments of a layer of width 4 over 3 steps of 2 sequences of width 3."""
+    state = Seeded(2, 4 * directions, scale=1)
+    weights = {"weight_ih": Seeded(4 * gates, 3, scale=0.5), "weight_hh": Seeded(4 * gates, 4, scale=0.5)}
+    return {"x": Seeded(3, 2, 3), "initial_h": state, **weights, **more}
+
+
+def lstm_arguments(**more):
+    directions = 2 if more.get("direction") == "bidirectional" else 1
+    args = recurrent(4, directions, **more)
+    args["initial_c"] = Seeded(2, 4 * directions, scale=2)
+    if directions == 2:
+        args["weight_ih_back"], args["weight_hh_back"] = args["weight_ih"], args["weight_hh"]
+    return args
+
+
+# Operation, what it computes, arguments.
+OTHERS = [
+    ("softmax", soft_maximum, {"x": X}),
+    ("softmax", soft_maximum, {"x": X, "axis": 1}),
+    ("softmax", soft_maximum, {"x": Seeded(3, 40, scale=1000), "axis": 0}),
+    ("softmax", soft_maximum, {"x": Seeded(3, 40, scale=30), "axis": -1}),
+    ("layer_norm", layer_norm, {"x": X, "axes": [2], "gamma": Seeded(8), "beta": Seeded(8), "epsilon": Half(1e-3)}),
+    ("layer_norm", layer_norm, {"x": X, "axes": [1], "gamma": Seeded(4), "beta": Seeded(4), "epsilon": Half(1e-5)}),
+    ("layer_norm", layer_norm, {"x": X, "axes": [1, 2], "gamma": Seeded(4, 8), "beta": Seeded(4, 8)}),
+    ("layer_norm", layer_norm, {"x": Seeded(2, 4, 8, scale=60000), "axes": [-1]}),
+    ("layer_norm", layer_norm, {"x": Seeded(3, 7, scale=0.0001), "epsilon": Half(1e-7)}),
+    ("instance_norm", instance_norm, {"x": X, **CHANNELS, "epsilon": Half(1e-3)}),
+    ("instance_norm", instance_norm, {"x": IMAGE}),
+    ("batch_norm", batch_norm, {"x": X, "mean": Seeded(4), "variance": POSITIVE, **CHANNELS, "epsilon": Half(1e-3)}),
+    ("batch_norm", batch_norm, {"x": IMAGE, "mean": Seeded(4), "variance": POSITIVE}),
+    ("l2_norm", l2_norm, {"x": X}),
+    ("l2_norm", l2_norm, {"x": IMAGE, "epsilon": Half(0.01)}),
+    ("l2_norm", l2_norm, {"x": Seeded(2, 2, 3, 5, scale=60000), "epsilon": Half(0.01)}),
+    ("local_response_norm", local_response_norm, {"x": IMAGE, "size": 3}),
+    (
+        "local_response_norm",
+        local_response_norm,
+        {"x": X, "size": 2, "alpha": Half(0.3), "beta": Half(0.6), "k": Half(1.7)},
+    ),
+    ("local_response_norm", local_response_norm, {"x": X, "size": 9, "alpha": Half(2), "beta": Half(0.75), "k": Half(1)}),
+    ("reduce_log_sum", reduced(lambda x, **more: logarithm(x.sum(**more))), {"x": Seeded(2, 4, 8, offset=5), "axes": [-1]}),
+    ("reduce_log_sum", reduced(lambda x, **more: logarithm(x.sum(**more))), {"x": Seeded(2, 4, 8, offset=5), "axes": [0, 1], "keep_dims": True}),
+    ("reduce_log_sum_exp", reduced(lambda x, **more: logarithm(exponential(x).sum(**more))), {"x": X, "axes": [-1]}),
+    ("reduce_log_sum_exp", reduced(lambda x, **more: logarithm(exponential(x).sum(**more))), {"x": Seeded(2, 4, 8, scale=1000), "axes": [1], "keep_dims": True}),
+    ("reduce_log_sum_exp", reduced(lambda x, **more: logarithm(exponential(x).sum(**more))), {"x": Seeded(5, 5, scale=0.01)}),
+    ("prelu", prelu, {"x": IMAGE, "alpha": Seeded(4)}),
+    ("softplus_parametric", softplus_parametric, {"x": IMAGE, "alpha": Seeded(4), "beta": Seeded(4)}),
+    ("softplus_parametric", softplus_parametric, {"x": Seeded(2, 3, 9, scale=100), "alpha": Seeded(3), "beta": Seeded(3)}),
+]  # fmt: skip
+OTHERS += [
+    ("scaled_dot_product_attention", attention, {"query": query, "key": key, "value": value, **mask})
+    for query, key, value, mask in [
+        (Seeded(2, 3, 4, 8), Seeded(2, 3, 6, 8), Seeded(2, 3, 6, 5), {}),
+        (Seeded(2, 5, 7), Seeded(2, 4, 7), Seeded(2, 4, 3), {"attn_mask": Seeded(2, 5, 4)}),
+        (Seeded(1, 2, 5, 8, scale=1), Seeded(1, 2, 5, 8, scale=1), Seeded(1, 2, 5, 4), {"attn_mask": Causal("causal", 5, 5)}),
+        (Seeded(1, 2, 5, 8), Seeded(1, 2, 6, 8), Seeded(1, 2, 6, 4), {"attn_mask": Causal("bias", 5, 6)}),
+        (Seeded(1, 3, 8, scale=200), Seeded(1, 6, 8, scale=200), Seeded(1, 6, 4, scale=60000), {}),
+    ]
+]  # fmt: skip
+OTHERS += [("rnn", rnn, recurrent(1, **more)) for more in [
+    {"output_sequence": True, "bias": Seeded(4, scale=1)},
+    {"direction": "reverse", "activation": "relu"},
+    {"output_sequence": True, "activation": "hard_sigmoid", "direction": "reverse"},
+    {"output_sequence": True, "activation": "linear"},
+]]  # fmt: skip
+OTHERS += [("gru", gru, recurrent(3, **more)) for more in [
+    {"output_sequence": True, "bias": Seeded(12, scale=1)},
+    {"output_sequence": True, "reset_after": True, "bias": Seeded(12, scale=1), "input_bias": Seeded(12, scale=1)},
+    {"direction": "reverse", "recurrent_activation": "hard_sigmoid", "activation": "relu"},
+]]  # fmt: skip
+OTHERS += [("lstm", lstm, lstm_arguments(**more)) for more in [
+    {"output_sequence": True, "bias": Seeded(16, scale=1)},
+    {"direction": "reverse", "peephole": Seeded(12, scale=1)},
+    {
+        "direction": "bidirectional", "output_sequence": True, "bias": Seeded(16, scale=1),
+        "bias_back": Seeded(16, scale=1), "peephole": Seeded(12, scale=1), "peephole_back": Seeded(12, scale=1),
+    },
+    {"clip": Half(0.5), "output_sequence": True, "bias": Seeded(16, scale=1)},
+    {"recurrent_activation": "hard_sigmoid", "cell_activation": "relu", "activation": "linear", "output_sequence": True},
+]]  # fmt: skip
+
+
+def other_line(index):
+    name, function, args = OTHERS[index]
+    values = {k: v.value(k) if hasattr(v, "value") else v for k, v in args.items()}
+    bits = (f"{to_half(v):04x}" for v in function(**values).ravel())
+    return " ".join([name, *(f"{k}={text(v)}" for k, v in args.items()), *bits])
 
 
 def unary_line(index):
@@ -267,9 +545,8 @@ def main():
     check_rounding()
     with Pool(4) as pool:
         lines = pool.map(unary_line, range(len(UNARY)), chunksize=1)
-    lines.append(f"pow {digests(pairs())}")
-    for name, values in others():
-        lines.append(" ".join([name, *(f"{to_half(v):04x}" for v in values.ravel())]))
+        others = pool.map(other_line, range(len(OTHERS)), chunksize=1)
+    lines += [f"pow {digests(pairs())}", *others]
     target = Path(__file__).with_name("fp16.txt")
     target.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

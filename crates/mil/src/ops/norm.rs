@@ -3,10 +3,18 @@
 use std::rc::Rc;
 
 use super::{Domain, OpDef, OpView, Param, elements};
+use crate::eval::exact::{Sum, quotient};
 use crate::eval::{Array, EvalCx, Value};
 use crate::ops::parametric::{channels, check_channels};
 use crate::ops::reduction::{axes, axes_last};
 use crate::{Dim, OpError, Type};
+
+/// `away / root * gamma + beta`, the division last and rounded to odd.
+fn normal(away: f64, root: f64, gamma: f64, beta: f64) -> f64 {
+    let mut sum = Sum::of(quotient(away * gamma, root));
+    sum.add(beta);
+    sum.value()
+}
 
 /// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` over the constant `axes`, all by default
 /// (Ba et al. 2016). `gamma` and `beta` have the sizes of those axes; `epsilon` is 1e-5 if not
@@ -64,8 +72,8 @@ impl OpDef for LayerNorm {
             let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n as f64;
             let root = (variance + epsilon).sqrt();
             for (i, v) in row.iter_mut().enumerate() {
-                let scaled = (*v - mean) * gamma.map_or(1.0, |g| g[i]);
-                *v = scaled / root + beta.map_or(0.0, |b| b[i]);
+                let (gamma, beta) = (gamma.map_or(1.0, |g| g[i]), beta.map_or(0.0, |b| b[i]));
+                *v = normal(*v - mean, root, gamma, beta);
             }
         }
         let mut back = vec![0; rank];
@@ -152,7 +160,7 @@ impl OpDef for BatchNorm {
             let c = i % channels;
             let (gamma, beta) = affine.at(c)?;
             let root = (variance[c] + epsilon).sqrt();
-            row.iter_mut().for_each(|v| *v = (*v - mean[c]) * gamma / root + beta);
+            row.iter_mut().for_each(|v| *v = normal(*v - mean[c], root, gamma, beta));
         }
         Ok(vec![x.with_floats(out).into()])
     }
@@ -200,7 +208,7 @@ impl OpDef for InstanceNorm {
             let mean = row.iter().sum::<f64>() / inner as f64;
             let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / inner as f64;
             let root = (variance + epsilon).sqrt();
-            row.iter_mut().for_each(|v| *v = (*v - mean) * gamma / root + beta);
+            row.iter_mut().for_each(|v| *v = normal(*v - mean, root, gamma, beta));
         }
         Ok(vec![x.with_floats(out).into()])
     }

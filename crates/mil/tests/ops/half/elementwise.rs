@@ -3,7 +3,7 @@
 use half::f16;
 use mil::{Literal, OpKind};
 
-use super::{any_bits, finite, golden, halves, run};
+use super::{NAN, any_bits, finite, golden, halves, is_digests, run};
 use crate::common::{In, f32s};
 
 /// 32-bit FNV-1a of the little-endian bytes of each 1,024 numbers.
@@ -19,11 +19,6 @@ fn differing(expected: &[String], actual: &[u16]) -> Vec<usize> {
     assert_eq!(actual.len(), expected.len());
     let differ = |(i, (a, e)): (usize, (&String, &String))| (a != e).then_some(i);
     actual.iter().zip(expected).enumerate().filter_map(differ).collect()
-}
-
-/// Whether these are digests of all numbers' results.
-fn is_digests(words: &[String]) -> bool {
-    words.len() == 64 && words.iter().all(|w| w.len() == 8)
 }
 
 #[test]
@@ -100,8 +95,8 @@ fn rounding_of_exact_sums() {
     assert_eq!(rounded(units(2051.0)), f16::from_f64(2052.0).to_bits());
 }
 
-#[test]
-fn arithmetic_of_two() {
+/// Pairs of numbers of all sizes, special ones, and such as are close to each other.
+fn pairs() -> (Vec<f16>, Vec<f16>) {
     let special =
         [0x0000, 0x8000, 0x0001, 0x8001, 0x03ff, 0x0400, 0x3c00, 0xbc00, 0x3c01, 0x7bff, 0xfbff];
     let special: Vec<f16> = special.into_iter().map(f16::from_bits).collect();
@@ -111,12 +106,66 @@ fn arithmetic_of_two() {
     // Close to each other, whose sums and differences cancel or tie.
     let near = finite("a", 5_000).into_iter().map(|a| (a, f16::from_bits(a.to_bits() ^ 0x8003)));
     pairs.extend(near.filter(|(_, b)| b.is_finite()));
-    let (x, y): (Vec<f16>, Vec<f16>) = pairs.into_iter().unzip();
-    let apply = |kind| {
-        let [x, y] = [&x, &y].map(|v| halves(&[v.len()], v.iter().copied()));
-        run(kind, vec![("x", x.into()), ("y", y.into())])
-    };
-    let results = [OpKind::Add, OpKind::Sub, OpKind::Mul, OpKind::RealDiv].map(apply);
+    pairs.into_iter().unzip()
+}
+
+fn of_two(kind: OpKind, x: &[f16], y: &[f16]) -> Vec<u16> {
+    let [x, y] = [x, y].map(|v| halves(&[v.len()], v.iter().copied()));
+    run(kind, vec![("x", x.into()), ("y", y.into())])
+}
+
+/// The operations of which this file has all numbers or pairs of all sizes.
+pub(super) const KINDS: [OpKind; 8] = [
+    OpKind::Add,
+    OpKind::Sub,
+    OpKind::Mul,
+    OpKind::RealDiv,
+    OpKind::FloorDiv,
+    OpKind::Mod,
+    OpKind::Pow,
+    OpKind::Cast,
+];
+
+/// The quotient rounded down, and what it leaves, in integers.
+#[test]
+fn division_with_remainder() {
+    let (x, y) = pairs();
+    let quotients = of_two(OpKind::FloorDiv, &x, &y);
+    let rests = of_two(OpKind::Mod, &x, &y);
+    for (i, (a, b)) in x.iter().zip(&y).enumerate() {
+        let place = format!("{a:e} and {b:e}");
+        let (n, d) = (exact(a.to_f64()), exact(b.to_f64()));
+        if d == 0 {
+            // As the quotient: infinite with both signs, or none.
+            let quotient = f16::from_f64(a.to_f64() / b.to_f64());
+            let quotient = if quotient.is_nan() { NAN } else { quotient.to_bits() };
+            assert_eq!((quotients[i], rests[i]), (quotient, NAN), "{place}");
+            continue;
+        }
+        let whole = n.div_euclid(d) - i128::from(d < 0 && n.rem_euclid(d) != 0);
+        // Integers are of units of 2^-48, beyond 2^16 of which all are infinite.
+        let whole_bits = rounded(whole.clamp(-1 << 20, 1 << 20) << 48);
+        let zero = |bits: u16| if bits == 0x8000 { 0 } else { bits };
+        assert_eq!(zero(quotients[i]), zero(whole_bits), "{place}");
+        let rest = n - whole * d;
+        let sign = u16::from(d < 0) << 15;
+        assert_eq!(rests[i], if rest == 0 { sign } else { rounded(rest << 24) }, "{place}");
+    }
+    // Infinities, as numpy has them.
+    let one = |kind, a: f16, b: f16| of_two(kind, &[a], &[b])[0];
+    let (inf, two) = (f16::INFINITY, f16::from_f64(2.0));
+    assert_eq!(one(OpKind::Mod, two, inf), two.to_bits());
+    assert_eq!(one(OpKind::Mod, -two, inf), inf.to_bits());
+    assert_eq!(one(OpKind::Mod, inf, two), NAN);
+    assert_eq!(one(OpKind::FloorDiv, inf, -two), f16::NEG_INFINITY.to_bits());
+    assert_eq!(one(OpKind::FloorDiv, inf, inf), NAN);
+}
+
+#[test]
+fn arithmetic_of_two() {
+    let (x, y) = pairs();
+    let kinds = [OpKind::Add, OpKind::Sub, OpKind::Mul, OpKind::RealDiv];
+    let results = kinds.map(|kind| of_two(kind, &x, &y));
     for (i, (a, b)) in x.iter().zip(&y).map(|(a, b)| (a.to_f64(), b.to_f64())).enumerate() {
         let zero_sign = |bits: u16| if bits == 0x8000 { 0 } else { bits };
         let sums = [(exact(a) + exact(b)) << 24, (exact(a) - exact(b)) << 24, exact(a) * exact(b)];

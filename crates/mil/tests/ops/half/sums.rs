@@ -1,12 +1,13 @@
 //! Sums of products, and what else of fractions is exact: against rational numbers.
 
+use half::f16;
 use mil::eval::{Array, Data};
 use mil::{Literal, OpKind};
 use tensor::DType;
 
 use super::case::{Args, Case, NUMBERS, Numbers, check, element, fixed, places};
 use super::rational::{Exact, exact, magnitude, ratio, rounded, rounded_root, zero};
-use super::scalar;
+use super::{halves, run, scalar};
 use crate::common::ints;
 use crate::plain::{int, int_list, str, with, yes};
 
@@ -261,9 +262,32 @@ fn dequantisation(numbers: Numbers) -> Vec<Case> {
     vec![axis(false), axis(true)]
 }
 
+/// Variances that are squares, by some of which a division is not exact.
+fn batch_norm(numbers: Numbers) -> Case {
+    let roots = [3.0, 1.0, 0.5, 7.0];
+    let x = numbers.array("x", &[2, 4, 30]);
+    let [mean, gamma, beta] = ["mean", "gamma", "beta"].map(|name| numbers.array(name, &[4]));
+    let cell = |p: Vec<usize>| {
+        let own = |a: &Array| element(a, &[p[1]]);
+        let normal = (element(&x, &p) - own(&mean)) / exact(roots[p[1]]);
+        rounded(&(normal * own(&gamma) + own(&beta)))
+    };
+    let expected = places(&x.shape).into_iter().map(cell).collect();
+    let variance = halves(&[4], roots.map(|r| f16::from_f64(r * r)));
+    let args = vec![
+        ("x", x.clone().into()),
+        ("mean", fixed(&mean)),
+        ("variance", fixed(&variance)),
+        ("gamma", fixed(&gamma)),
+        ("beta", fixed(&beta)),
+        ("epsilon", scalar(0.0)),
+    ];
+    Case { kind: OpKind::BatchNorm, label: format!("{numbers:?}"), args, expected }
+}
+
 fn ranges() -> Vec<Case> {
     let case = |(start, end, step, count): (f64, f64, f64, i64)| {
-        let half = |v: f64| half::f16::from_f64(v).to_f64();
+        let half = |v: f64| f16::from_f64(v).to_f64();
         let value = |i: i64| rounded(&(exact(half(start)) + ratio(i, 1) * exact(half(step))));
         let args = vec![("start", scalar(start)), ("end", scalar(end)), ("step", scalar(step))];
         let label = format!("{start} {end} {step}");
@@ -291,6 +315,7 @@ pub(super) fn cases() -> Vec<Case> {
         all.extend(running_sums(numbers));
         all.extend(scattering(numbers));
         all.extend(dequantisation(numbers));
+        all.push(batch_norm(numbers));
     }
     all
 }
@@ -304,15 +329,15 @@ fn exact_results() {
 /// The product leaves even the range of double precision on the way.
 #[test]
 fn long_products() {
-    let large = std::iter::repeat_n(half::f16::MAX, 70);
-    let small = std::iter::repeat_n(half::f16::from_bits(0x0010), 70);
+    let large = std::iter::repeat_n(f16::MAX, 70);
+    let small = std::iter::repeat_n(f16::from_bits(0x0010), 70);
     for values in
         [large.clone().chain(small.clone()).collect::<Vec<_>>(), small.chain(large).collect()]
     {
         let product = values.iter().map(|v| exact(v.to_f64())).product();
-        let x = super::halves(&[values.len()], values);
+        let x = halves(&[values.len()], values);
         let args = with(vec![("x", x.into())], vec![("keep_dims", yes())]);
-        assert_eq!(super::run(OpKind::ReduceProd, args), [rounded(&product)]);
+        assert_eq!(run(OpKind::ReduceProd, args), [rounded(&product)]);
     }
     assert_eq!(rounded(&zero()), 0);
 }
