@@ -41,58 +41,113 @@ pub fn largest_window(session: &Session) -> usize {
     session.context().min((WINDOW_LOGITS / session.vocab().max(1)).max(2))
 }
 
-/// Scores `ids` in windows of at most `window` tokens; see the module's head. `bos` is the token that every
-/// window begins with if the text does. `progress` is told how many tokens are done.
+/// A text to be scored.
+#[derive(Clone, Copy, Debug)]
+pub struct Text<'a> {
+    /// Its tokens.
+    pub ids: &'a [u32],
+    /// Most tokens of a window; see the module's head.
+    pub window: usize,
+    /// The token that every window begins with if the text does.
+    pub bos: Option<u32>,
+}
+
+/// How the logits of a window are computed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scoring {
+    /// All in one run of `score`.
+    Whole,
+    /// Token after token through the cache by `decode`, as texts are generated: the way of engines, whose
+    /// programs have no `score`.
+    Cached,
+}
+
+/// Scores a text. `progress` is told how many tokens are done.
 ///
 /// # Errors
-/// When `ids` is empty or has an id outside the vocabulary, the window is below 4 tokens or above the
+/// When the text is empty or has an id outside the vocabulary, the window is below 4 tokens or above the
 /// context, or a run fails.
 pub fn evaluate(
     session: &mut Session,
-    ids: &[u32],
-    window: usize,
-    bos: Option<u32>,
+    scoring: Scoring,
+    text: &Text<'_>,
     top: usize,
     mut progress: impl FnMut(usize),
 ) -> Result<Evaluation> {
-    let Some(&last) = ids.last() else {
-        return Err(Error::request("there is nothing to evaluate: the text has no tokens"));
-    };
-    let seen = ids.len().min(window);
-    if seen > session.context() || (seen < ids.len() && seen < 4) {
-        return Err(Error::request(format!(
-            "cannot evaluate in windows of {seen} tokens; they must have from 4 to {} (the context)",
-            session.context()
-        )));
-    }
-    let keep = usize::from(ids.first().is_some_and(|id| Some(*id) == bos));
-    let mut evaluation = Evaluation { nll: Vec::with_capacity(ids.len() - 1), top: Vec::new() };
-    for Window { tokens, scored } in windows(ids.len(), window, keep) {
-        let kept = if tokens.start == 0 { 0 } else { keep };
-        let input = [&ids[..kept], &ids[tokens.clone()]].concat();
-        let logits = session.score(&input)?;
-        let rows: Vec<&[f32]> = elements(&logits)?.chunks(session.vocab()).collect();
-        for target in scored.clone() {
-            // The logits that predict a token are those after the one before it.
-            let row = rows[kept + target - tokens.start - 1];
+    let ids = text.ids;
+    let mut evaluation =
+        Evaluation { nll: Vec::with_capacity(ids.len().saturating_sub(1)), top: Vec::new() };
+    for window in text.windows(session)? {
+        let logits = text.logits(session, scoring, &window)?;
+        let mut rows = logits.chunks(session.vocab().max(1));
+        for (row, target) in rows.by_ref().zip(window.scored.clone()) {
             evaluation.nll.push(-logprobs(row, ids[target], 0)?.logprob);
         }
-        if let Some(row) = rows.last() {
-            let TokenLogprobs { top, .. } = logprobs(row, last, top)?;
+        if let Some(row) = rows.next() {
+            let TokenLogprobs { top, .. } = logprobs(row, ids[window.tokens.end - 1], top)?;
             evaluation.top = top;
         }
-        progress(scored.end);
+        progress(window.scored.end);
     }
     Ok(evaluation)
 }
 
+impl Text<'_> {
+    pub(crate) fn windows(&self, session: &Session) -> Result<Vec<Window>> {
+        let Text { ids, window, .. } = *self;
+        if ids.is_empty() {
+            return Err(Error::request("there is nothing to evaluate: the text has no tokens"));
+        }
+        let seen = ids.len().min(window);
+        if seen > session.context() || (seen < ids.len() && seen < 4) {
+            return Err(Error::request(format!(
+                "cannot evaluate in windows of {seen} tokens; they must have from 4 to {} (the context)",
+                session.context()
+            )));
+        }
+        Ok(windows(ids.len(), window, self.keep()))
+    }
+
+    /// How many tokens of the beginning every window has.
+    fn keep(&self) -> usize {
+        usize::from(self.ids.first().is_some_and(|id| Some(*id) == self.bos))
+    }
+
+    /// The logits that predict each scored token of a window, and those after its last token.
+    pub(crate) fn logits(
+        &self,
+        session: &mut Session,
+        scoring: Scoring,
+        window: &Window,
+    ) -> Result<Vec<f32>> {
+        let Window { tokens, scored } = window;
+        let kept = if tokens.start == 0 { 0 } else { self.keep() };
+        let input = [&self.ids[..kept], &self.ids[tokens.clone()]].concat();
+        // The logits that predict a token are those after the one before it.
+        let first = (kept + scored.start - tokens.start).saturating_sub(1);
+        match scoring {
+            Scoring::Whole => {
+                let logits = session.score(&input)?;
+                Ok(elements(&logits)?[first * session.vocab()..].to_vec())
+            }
+            Scoring::Cached => {
+                let mut all = Vec::with_capacity((input.len() - first) * session.vocab());
+                for end in first..input.len() {
+                    all.extend(session.logits_after(&input[..=end])?);
+                }
+                Ok(all)
+            }
+        }
+    }
+}
+
 /// One run of the model.
 #[derive(Debug, PartialEq)]
-struct Window {
+pub(crate) struct Window {
     /// Tokens seen, besides those kept from the beginning.
-    tokens: Range<usize>,
+    pub(crate) tokens: Range<usize>,
     /// Tokens whose predictions count.
-    scored: Range<usize>,
+    pub(crate) scored: Range<usize>,
 }
 
 /// Windows over `len` tokens of at most `size`, of which each but the first has its first `keep` from the beginning.

@@ -1,5 +1,7 @@
 //! Language models over MIL programs: tokenizers, chat templates, architectures, generation.
 
+pub mod adapter;
+pub mod agreement;
 mod arch;
 mod error;
 pub mod eval;

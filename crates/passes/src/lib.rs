@@ -19,6 +19,7 @@ mod fold;
 mod half;
 mod identity;
 mod linear_folding;
+pub mod low_rank;
 mod merge_reshapes;
 mod merge_states;
 pub mod pipelines;

@@ -56,6 +56,29 @@ pub(crate) fn sample_safetensors() -> Vec<u8> {
     written(|path| safetensors::write(path, &metadata, &[("a", &f), ("b", &b)]).unwrap())
 }
 
+/// The configuration of [`sample_peft`].
+pub(crate) const PEFT_CONFIG: &str = concat!(
+    r#"{"peft_type":"LORA","r":2,"lora_alpha":4,"bias":"none","#,
+    r#""rank_pattern":{"b.*":1},"target_modules":["a","b"]}"#
+);
+
+/// An adapter of two layers: its configuration, and behind it its factors.
+pub(crate) fn sample_peft() -> Vec<u8> {
+    let factor = |shape: &[usize]| {
+        let values: Vec<f32> = (0..shape.iter().product::<usize>()).map(|i| i as f32).collect();
+        Tensor::from_slice(shape, &values).unwrap()
+    };
+    let tensors = [
+        ("base_model.model.a.lora_A.weight", factor(&[2, 3])),
+        ("base_model.model.a.lora_B.weight", factor(&[1, 2])),
+        ("base_model.model.x.b.lora_A.weight", factor(&[1, 2])),
+        ("base_model.model.x.b.lora_B.weight", factor(&[2, 1])),
+    ];
+    let named: Vec<(&str, &Tensor)> = tensors.iter().map(|(n, t)| (*n, t)).collect();
+    let weights = written(|path| safetensors::write(path, &[], &named).unwrap());
+    [PEFT_CONFIG.as_bytes(), &weights].concat()
+}
+
 /// The dimensions that the llama2.c samples have, and the 4-byte numbers behind them.
 pub(crate) const LLAMA2C_DIMS: [i32; 7] = [4, 6, 2, 2, 1, 5, 3];
 

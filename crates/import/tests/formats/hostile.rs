@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use rigel_import::gguf::{Array, Gguf, Value};
 use rigel_import::tokenizer_files::{Llama2cVocab, SentencePiece};
-use rigel_import::{Llama2c, Result, SafeTensors};
+use rigel_import::{Llama2c, PeftAdapter, Result, SafeTensors};
 use tensor::Bytes;
 
 use crate::common;
@@ -21,6 +21,7 @@ const FORMATS: &[Format] = &[
     // The padding behind the last tensor can be cut.
     Format { sample: common::sample_gguf, read: read_gguf, cut_may_be_whole: true },
     Format { sample: gguf_without_padding, read: read_gguf, cut_may_be_whole: false },
+    Format { sample: common::sample_peft, read: read_peft, cut_may_be_whole: false },
     Format { sample: common::sample_safetensors, read: read_safetensors, cut_may_be_whole: false },
     Format { sample: || common::sample_llama2c(true), read: read_llama2c, cut_may_be_whole: false },
     Format { sample: llama2c_int8, read: read_llama2c, cut_may_be_whole: false },
@@ -68,6 +69,13 @@ fn read_gguf(bytes: &[u8]) -> Result<()> {
     model.tensors().try_for_each(|(name, _)| model.tensor(name).map(drop))
 }
 
+fn read_peft(bytes: &[u8]) -> Result<()> {
+    let (config, weights) = bytes.split_at(common::PEFT_CONFIG.len().min(bytes.len()));
+    let adapter = PeftAdapter::from_bytes("m", config, Bytes::copy_from(weights))?;
+    assert!(adapter.layers().iter().all(|l| l.rank() == l.b.shape()[1]));
+    Ok(())
+}
+
 fn read_safetensors(bytes: &[u8]) -> Result<()> {
     let file = SafeTensors::from_bytes("m", Bytes::copy_from(bytes))?;
     file.tensors().try_for_each(|(name, _)| file.tensor(name).map(drop))
@@ -91,7 +99,12 @@ fn read_sentencepiece(bytes: &[u8]) -> Result<()> {
 fn fails(format: &Format, bytes: &[u8]) -> bool {
     let Err(e) = (format.read)(bytes) else { return false };
     let text = e.to_string();
-    assert!(text.starts_with("m: ") && !text.contains('\n') && text.len() < 600, "{text}");
+    assert!(
+        (text.starts_with("m: ") || text.starts_with("m/adapter_"))
+            && !text.contains('\n')
+            && text.len() < 600,
+        "{text}"
+    );
     true
 }
 

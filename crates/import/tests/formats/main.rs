@@ -8,6 +8,7 @@ mod hf;
 mod hostile;
 mod llama2c;
 mod open;
+mod peft;
 mod real_files;
 mod safetensors;
 mod tokenizer_files;

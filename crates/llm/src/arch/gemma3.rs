@@ -93,6 +93,7 @@ fn plan(file: &ModelFile) -> Result<Plan> {
         dims: settings.dims,
         window: settings.windows.iter().copied().flatten().max(),
         tied: settings.tied,
+        interleaved: false,
         refused,
         build: Box::new(move |weights| decoder(weights, &settings)),
     })

@@ -76,6 +76,7 @@ fn plan(file: &ModelFile) -> Result<Plan> {
         dims,
         window: None,
         tied: settings.tied,
+        interleaved: false,
         refused,
         build: Box::new(move |weights| decoder(weights, &settings)),
     })

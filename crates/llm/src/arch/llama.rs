@@ -105,6 +105,7 @@ pub(super) fn plan(file: &ModelFile, variant: Variant) -> Result<Plan> {
         dims: settings.dims,
         window: settings.windows.iter().copied().flatten().max(),
         tied: settings.tied,
+        interleaved: settings.interleaved,
         refused,
         build: Box::new(move |weights| decoder(weights, &settings, variant)),
     })

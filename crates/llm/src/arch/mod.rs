@@ -52,6 +52,9 @@ pub(crate) struct Plan {
     pub(crate) window: Option<usize>,
     /// Whether the output layer is the embedding.
     pub(crate) tied: bool,
+    /// Whether the rows of queries and keys stand in the order for a rotation of neighbouring elements,
+    /// where Hugging Face's models have them for a rotation of halves.
+    pub(crate) interleaved: bool,
     /// What the file asks for and Rigel does not do.
     pub(crate) refused: Vec<String>,
     /// Takes the weights.
@@ -67,6 +70,14 @@ pub(crate) struct Built {
     pub(crate) decoder: Decoder,
     /// Their weights.
     pub(crate) weights: WeightStore,
+}
+
+/// A linear layer of Hugging Face's model in the file at hand.
+pub(crate) struct AdaptedLayer {
+    /// The names of its weights, more than one where one matrix is cut.
+    pub(crate) weights: Vec<String>,
+    /// Rows of a head, where their order is that of [`Plan::interleaved`].
+    pub(crate) head: Option<usize>,
 }
 
 /// A model file whose architecture is known.
@@ -109,6 +120,27 @@ impl<'f> Planned<'f> {
     /// What the file asks for and Rigel does not do.
     pub(crate) fn refused(&self) -> &[String] {
         &self.plan.refused
+    }
+
+    /// The linear layer at each of `modules`, which are paths in Hugging Face's model; `None` where it has
+    /// none.
+    pub(crate) fn adapted_layers<'m>(
+        &self,
+        modules: impl Iterator<Item = &'m str>,
+    ) -> Vec<Option<AdaptedLayer>> {
+        let weights = Weights::new(self.file, self.arch.names);
+        let layer = |module| {
+            let (part, layer) = self.arch.names.find(module)?;
+            let part = if part == Part::Output && self.plan.tied { Part::Tokens } else { part };
+            let name = weights.name(part, layer, "weight");
+            let weights = match part {
+                Part::QueryKeyValue => (0..3).map(|i| format!("{name}.{i}")).collect(),
+                _ => vec![name],
+            };
+            let turned = self.plan.interleaved && matches!(part, Part::Query | Part::Key);
+            Some(AdaptedLayer { weights, head: turned.then_some(self.plan.dims.head_dim) })
+        };
+        modules.map(layer).collect()
     }
 
     /// Takes the weights.

@@ -43,6 +43,22 @@ pub(crate) enum Part {
 }
 
 impl Part {
+    /// Whether it is a linear layer.
+    const fn is_linear(self) -> bool {
+        matches!(
+            self,
+            Part::Output
+                | Part::Query
+                | Part::Key
+                | Part::Value
+                | Part::QueryKeyValue
+                | Part::AttentionOutput
+                | Part::Gate
+                | Part::Up
+                | Part::Down
+        )
+    }
+
     /// The name in GGUF files without `.weight` or `.bias`; `#` stands for the block's number.
     pub(crate) const fn gguf_name(self) -> &'static str {
         match self {
@@ -81,6 +97,21 @@ pub(crate) struct HfNames {
 }
 
 impl HfNames {
+    /// The part that is the linear layer at `path` of the model, and its block's number.
+    pub(crate) fn find(&self, path: &str) -> Option<(Part, Option<usize>)> {
+        let prefixes = self.prefixes.iter().copied().chain([""]);
+        let paths: Vec<&str> = prefixes.filter_map(|prefix| path.strip_prefix(prefix)).collect();
+        self.parts.iter().filter(|(part, _)| part.is_linear()).find_map(|&(part, name)| {
+            paths.iter().find_map(|path| match name.split_once('#') {
+                None => (*path == name).then_some((part, None)),
+                Some((before, after)) => {
+                    let number = path.strip_prefix(before)?.strip_suffix(after)?;
+                    Some((part, Some(number.parse().ok()?)))
+                }
+            })
+        })
+    }
+
     /// The name of `part`, if the architecture has it.
     pub(crate) fn get(&self, part: Part) -> Option<&'static str> {
         self.parts.iter().find(|(p, _)| *p == part).map(|&(_, name)| name)

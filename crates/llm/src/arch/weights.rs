@@ -236,7 +236,7 @@ impl<'f> Weights<'f> {
     }
 
     /// The file's name of a part's tensor; `suffix` is `weight` or `bias`.
-    fn name(&self, part: Part, layer: Option<usize>, suffix: &str) -> String {
+    pub(super) fn name(&self, part: Part, layer: Option<usize>, suffix: &str) -> String {
         let (prefix, name) = match self.file {
             ModelFile::Gguf(_) => ("", part.gguf_name()),
             _ => (self.prefix, self.names.get(part).unwrap_or_default()),

@@ -1,5 +1,7 @@
 //! A prepared model with its cache: logits after a sequence, computing only what the cache lacks.
 
+use std::collections::BTreeMap;
+
 use exec::{Runnable, State, Tensors};
 use tensor::Tensor;
 
@@ -18,6 +20,8 @@ pub struct Session {
     vocab: usize,
     /// Tokens whose keys and values are in the cache, by position.
     cached: Vec<u32>,
+    /// Further inputs of functions, the same in each run.
+    further: BTreeMap<String, Tensors>,
 }
 
 impl Session {
@@ -28,7 +32,8 @@ impl Session {
     /// When memory for the cache cannot be made.
     pub fn new(runnable: Box<dyn Runnable>, context: usize, vocab: usize) -> Result<Self> {
         let state = runnable.new_state()?;
-        Ok(Session { runnable, state, context, vocab, cached: Vec::new() })
+        let (cached, further) = (Vec::new(), BTreeMap::new());
+        Ok(Session { runnable, state, context, vocab, cached, further })
     }
 
     /// Longest sequence, in tokens.
@@ -54,6 +59,13 @@ impl Session {
     /// Bytes of the cache.
     pub fn cache_bytes(&self) -> usize {
         self.state.byte_len()
+    }
+
+    /// Gives functions, by name, further inputs than ids and positions from the next run on, such as an
+    /// adapter's factors. What the cache holds was computed without them and is forgotten.
+    pub fn set_further_inputs(&mut self, inputs: BTreeMap<String, Tensors>) {
+        self.further = inputs;
+        self.reset();
     }
 
     /// Forgets what the cache holds.
@@ -139,7 +151,8 @@ impl Session {
             (start..start + chunk.len()).map(|p| i32::try_from(p).unwrap_or(i32::MAX)).collect();
         let ids = Tensor::from_slice(&[1, chunk.len()], &ids).map_err(unexpected)?;
         let positions = Tensor::from_slice(&[chunk.len()], &positions).map_err(unexpected)?;
-        let inputs = Tensors::from([(IDS.to_owned(), ids), (POSITIONS.to_owned(), positions)]);
+        let mut inputs = self.further.get(function).cloned().unwrap_or_default();
+        inputs.extend([(IDS.to_owned(), ids), (POSITIONS.to_owned(), positions)]);
         let mut outputs = self.runnable.run(function, &inputs, &mut self.state)?;
         let logits = outputs
             .remove(LOGITS)

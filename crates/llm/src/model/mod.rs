@@ -13,7 +13,7 @@ use tensor::DType;
 pub use config::ModelConfig;
 pub use inspect::{Inspection, Problem, TensorSummary, inspect};
 
-use crate::arch::Planned;
+use crate::arch::{AdaptedLayer, Planned};
 use crate::{Error, Result, Tokenizer, interface};
 
 /// How a model is loaded.
@@ -99,6 +99,14 @@ impl Model {
         }
         let sizes = BTreeMap::from([(interface::CONTEXT.to_owned(), context)]);
         Ok(self.program.specialize(&sizes)?)
+    }
+
+    /// The linear layers at paths in Hugging Face's model.
+    pub(crate) fn adapted_layers<'m>(
+        &self,
+        modules: impl Iterator<Item = &'m str>,
+    ) -> Result<Vec<Option<AdaptedLayer>>> {
+        Ok(Planned::new(&self.file)?.adapted_layers(modules))
     }
 
     /// The tokenizer: the file `explicit` if given, else the one inside or beside the model's file.

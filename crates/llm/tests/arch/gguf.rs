@@ -1,6 +1,7 @@
 //! The golden models as GGUF, converted here as llama.cpp's converter does, give the same logits.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use import::gguf::{self, Value};
 use tensor::Tensor;
@@ -90,6 +91,23 @@ fn unchanged(_: &str, t: Tensor) -> Tensor {
 
 fn convert(c: &Conversion, extra: Option<(&str, Tensor)>) {
     let golden = Golden::open(c.golden);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.gguf");
+    write(c, &golden, extra, &path);
+    check(&golden, &path, &format!("{} as GGUF", c.golden));
+}
+
+/// The golden Llama or GPT-2 as GGUF.
+pub(crate) fn write_golden(name: &str, path: &Path) {
+    let conversion = match name {
+        "gpt2" => &GPT2,
+        _ => &LLAMA,
+    };
+    assert_eq!(conversion.golden, name);
+    write(conversion, &Golden::open(name), None, path);
+}
+
+fn write(c: &Conversion, golden: &Golden, extra: Option<(&str, Tensor)>, path: &Path) {
     let weights = golden.weights();
     let mut tensors = BTreeMap::new();
     for (to, from) in c.names {
@@ -112,12 +130,9 @@ fn convert(c: &Conversion, extra: Option<(&str, Tensor)>) {
         };
         (format!("{}.{key}", c.arch), value)
     }));
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.gguf");
     let metadata: Vec<(&str, Value)> = metadata.iter().map(|(k, v)| (&**k, v.clone())).collect();
     let tensors: Vec<(&str, &Tensor)> = tensors.iter().map(|(k, t)| (&**k, t)).collect();
-    gguf::write(&path, &metadata, &tensors).unwrap();
-    check(&golden, &path, &format!("{} as GGUF", c.golden));
+    gguf::write(path, &metadata, &tensors).unwrap();
 }
 
 #[test]
@@ -192,20 +207,11 @@ fn qwen3() {
     );
 }
 
-#[test]
-fn gpt2() {
-    /// Matrices from `[in, out]` to `[out, in]`.
-    fn transposed(name: &str, t: Tensor) -> Tensor {
-        let &[height, width] = t.shape() else { return t };
-        if name.contains("embd") {
-            return t;
-        }
-        let values = t.as_slice::<f32>().unwrap();
-        let turned: Vec<f32> =
-            (0..width * height).map(|i| values[i % height * width + i / height]).collect();
-        Tensor::from_slice(&[width, height], &turned).unwrap()
-    }
-    let names = &[
+const GPT2: Conversion = Conversion {
+    golden: "gpt2",
+    arch: "gpt2",
+    layers: 3,
+    names: &[
         ("token_embd.weight", "transformer.wte.weight"),
         ("position_embd.weight", "transformer.wpe.weight"),
         ("output_norm.weight", "transformer.ln_f.weight"),
@@ -222,20 +228,33 @@ fn gpt2() {
         ("blk.#.ffn_up.bias", "transformer.h.#.mlp.c_fc.bias"),
         ("blk.#.ffn_down.weight", "transformer.h.#.mlp.c_proj.weight"),
         ("blk.#.ffn_down.bias", "transformer.h.#.mlp.c_proj.bias"),
-    ];
-    let metadata = &[
+    ],
+    metadata: &[
         ("block_count", U(3)),
         ("embedding_length", U(48)),
         ("feed_forward_length", U(192)),
         ("context_length", U(64)),
         ("attention.head_count", U(4)),
         ("attention.layer_norm_epsilon", F(1e-5)),
-    ];
-    let arch = "gpt2";
-    convert(
-        &Conversion { golden: arch, arch, layers: 3, names, metadata, change: transposed },
-        None,
-    );
+    ],
+    change: transposed,
+};
+
+/// Matrices from `[in, out]` to `[out, in]`.
+fn transposed(name: &str, t: Tensor) -> Tensor {
+    let &[height, width] = t.shape() else { return t };
+    if name.contains("embd") {
+        return t;
+    }
+    let values = t.as_slice::<f32>().unwrap();
+    let turned: Vec<f32> =
+        (0..width * height).map(|i| values[i % height * width + i / height]).collect();
+    Tensor::from_slice(&[width, height], &turned).unwrap()
+}
+
+#[test]
+fn gpt2() {
+    convert(&GPT2, None);
 }
 
 #[test]

@@ -1,9 +1,27 @@
 //! Evaluation over a model whose every answer is known.
 
 use crate::fake::{CHAOS, bytes, chaos, script};
-use rigel_llm::eval::{evaluate, largest_window};
+use rigel_llm::agreement;
+use rigel_llm::eval::{Evaluation, Scoring, Text, largest_window};
 use rigel_llm::generate::Session;
 use rigel_llm::sample::logprobs;
+
+/// Scores by `score`, and makes sure that the cache's way gives the same.
+fn evaluate(
+    session: &mut Session,
+    ids: &[u32],
+    window: usize,
+    bos: Option<u32>,
+    top: usize,
+    progress: impl FnMut(usize),
+) -> rigel_llm::Result<Evaluation> {
+    use rigel_llm::eval::evaluate;
+    let text = Text { ids, window, bos };
+    let whole = evaluate(session, Scoring::Whole, &text, top, progress)?;
+    session.reset();
+    assert_eq!(evaluate(session, Scoring::Cached, &text, top, |_| ())?, whole);
+    Ok(whole)
+}
 
 /// Likelihoods one by one, by the logits after each window's beginning.
 fn one_by_one(session: &mut Session, seen: &[u32], target: u32) -> f64 {
@@ -71,4 +89,23 @@ fn what_cannot_be_evaluated_is_refused() {
     assert_eq!(message(&[1], 8), None);
     assert_eq!(largest_window(&chaos(16)), 16);
     assert_eq!(largest_window(&chaos(1 << 20)), (64 << 20) / CHAOS);
+}
+
+#[test]
+fn agreement_over_windows() {
+    let ids: Vec<u32> = (0..30).map(|i| i * 7 % 256).collect();
+    let text = Text { ids: &ids, window: 8, bos: None };
+    let mut other = chaos(16);
+    let wanted = evaluate(&mut other, &ids, 8, None, 0, |_| ()).unwrap();
+    let found =
+        agreement::compare((&mut chaos(16), Scoring::Cached), &mut other, &text, |_| ()).unwrap();
+    assert_eq!(
+        found.positions.iter().map(|p| p.index).collect::<Vec<_>>(),
+        (1..30).collect::<Vec<_>>()
+    );
+    assert_eq!(found.positions.iter().map(|p| p.nll).collect::<Vec<_>>(), wanted.nll);
+    assert_eq!(found.mean_nlls(), [wanted.mean_nll(); 2]);
+    assert_eq!((found.fraction(), found.largest_difference), (1.0, 0.0));
+    let [smallest, median] = found.margins().unwrap();
+    assert!(0.0 < smallest && smallest < median);
 }

@@ -1,0 +1,138 @@
+//! Low-rank changes of linear layers, `y += B (A x)`, as inputs of a program: an adapter is given with
+//! each run, and another one needs no other program.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mil::{
+    Arg, Dim, FunctionBuilder, Literal, OpError, OpKind, OpView, Payload, Program, TensorType,
+    ValueId,
+};
+use tensor::DType;
+
+use crate::ane::AdapterSlot;
+use crate::rebuild::{Results, Site, rebuild};
+
+/// Names of the inputs `A` `[rank, in]` and `B` `[out, rank]` of slot number `slot`.
+pub fn input_names(slot: usize) -> [String; 2] {
+    [format!("lora_a_{slot}"), format!("lora_b_{slot}")]
+}
+
+/// Prepares every function of `program` for adapters in `slots`.
+///
+/// In each function a gated feed-forward layer, one of whose weights has a slot, becomes the linear layers
+/// that it is made of: a slot is of a linear layer. In the functions `with_inputs` each linear layer with
+/// a slot gets its two [inputs](input_names), fp32, and `y = llm.linear(x, W)` becomes
+/// `y = llm.linear(x, W) + llm.linear(llm.linear(x, A), B)`. The others' slots are for whoever lowers
+/// them ([`ane::lower`](crate::ane::lower)).
+///
+/// # Errors
+/// When an operation is invalid.
+pub fn low_rank_inputs(
+    program: &mut Program,
+    slots: &[AdapterSlot],
+    with_inputs: &dyn Fn(&str) -> bool,
+) -> mil::Result<()> {
+    let slots: BTreeMap<&str, (usize, usize)> =
+        slots.iter().enumerate().map(|(n, s)| (s.weight.as_str(), (n, s.rank))).collect();
+    let names: Vec<String> = program.functions.keys().cloned().collect();
+    for name in names {
+        rebuild(program, &name, &mut |site| split_gated(site, &slots))?;
+        if with_inputs(&name) {
+            let mut inputs = BTreeMap::new();
+            rebuild(program, &name, &mut |site| branch(site, &slots, &mut inputs))?;
+        }
+    }
+    Ok(())
+}
+
+/// Descriptions of the operations of function `name` that [`low_rank_inputs`] or a lowering changes.
+pub fn adapted_operations(
+    program: &Program,
+    name: &str,
+    slots: &[AdapterSlot],
+) -> BTreeSet<String> {
+    let Some(function) = program.functions.get(name) else { return BTreeSet::new() };
+    let adapted = function.ops.iter().filter(|(_, op)| {
+        let view = OpView::new(function, &program.weights, op);
+        let weight = weight_name(&view, "weight");
+        op.kind == OpKind::LlmLinear && slots.iter().any(|s| Some(s.weight.as_str()) == weight)
+    });
+    adapted.map(|(id, _)| function.describe(id)).collect()
+}
+
+/// Numbers and ranks of slots by the names of their weights.
+type Slots<'s> = BTreeMap<&'s str, (usize, usize)>;
+
+/// The name of the weight that is argument `parameter`.
+fn weight_name<'a>(view: &OpView<'a>, parameter: &str) -> Option<&'a str> {
+    match view.literal(parameter)?.payload {
+        Payload::Weight(id) => Some(view.weights.get(id)?.name.as_str()),
+        _ => None,
+    }
+}
+
+/// A gated feed-forward layer with a slot as linear layers, which keep weights in their block formats.
+fn split_gated(site: &mut Site<'_, '_>, slots: &Slots<'_>) -> Result<Option<Results>, OpError> {
+    let view = site.view();
+    let has_slot = |parameter: &&str| {
+        weight_name(&view, parameter).is_some_and(|name| slots.contains_key(name))
+    };
+    if view.kind != OpKind::LlmGatedMlp || !["gate", "up", "down"].iter().any(has_slot) {
+        return Ok(None);
+    }
+    let x = view.required("x")?.clone();
+    let name = site.function.values[site.function.ops[site.id].outputs[0]].name.clone();
+    let activation = view.str("activation")?.unwrap_or_default();
+    let b = &mut *site.b;
+    let linear = |b: &mut FunctionBuilder<'_>, x: Arg, parameter: &str| {
+        let weight = view.required(parameter)?.clone();
+        let op = b.op(OpKind::LlmLinear).arg("x", x).arg("weight", weight);
+        Ok::<_, OpError>(op.name(format!("{name}_{parameter}")).result()?)
+    };
+    let gate = linear(b, x.clone(), "gate")?;
+    let up = linear(b, x, "up")?;
+    let activated = match activation {
+        "silu" => b.op(OpKind::Silu).arg("x", gate),
+        gelu => {
+            let mode = if gelu == "gelu" { "EXACT" } else { "TANH_APPROXIMATION" };
+            b.op(OpKind::Gelu).arg("x", gate).arg("mode", Literal::string(mode))
+        }
+    };
+    let activated = activated.name(format!("{name}_active")).result()?;
+    let hidden = b.op(OpKind::Mul).arg("x", activated).arg("y", up);
+    let hidden = hidden.name(format!("{name}_hidden")).result()?;
+    Ok(Some(vec![Some(linear(b, hidden.into(), "down")?)]))
+}
+
+/// A linear layer with its slot's change added.
+fn branch(
+    site: &mut Site<'_, '_>,
+    slots: &Slots<'_>,
+    inputs: &mut BTreeMap<usize, [ValueId; 2]>,
+) -> Result<Option<Results>, OpError> {
+    let view = site.view();
+    let slot = weight_name(&view, "weight").and_then(|name| slots.get(name));
+    let (OpKind::LlmLinear, Some(&(number, rank))) = (view.kind, slot) else { return Ok(None) };
+    let shape = &view.tensor("weight")?.shape;
+    let [a, b_factor] = *inputs.entry(number).or_insert_with(|| {
+        let [a, b] = input_names(number);
+        let factor = |shape: [Dim; 2]| TensorType::new(DType::F32, shape);
+        [
+            site.b.input(&a, factor([rank.into(), shape[1].clone()])),
+            site.b.input(&b, factor([shape[0].clone(), rank.into()])),
+        ]
+    });
+    let x = view.required("x")?.clone();
+    let name = site.function.values[site.function.ops[site.id].outputs[0]].name.clone();
+    let b = &mut *site.b;
+    let mut linear = |x: Arg, weight: Arg, bias: Option<Arg>, end: &str| {
+        let op = b.op(OpKind::LlmLinear).arg("x", x).arg("weight", weight).opt_arg("bias", bias);
+        Ok::<_, OpError>(op.name(format!("{name}_{end}")).result()?)
+    };
+    let bias = site.function.ops[site.id].arg("bias").cloned();
+    let plain = linear(x.clone(), view.required("weight")?.clone(), bias, "plain")?;
+    let low = linear(x, a.into(), None, "low")?;
+    let change = linear(low.into(), b_factor.into(), None, "change")?;
+    let sum = site.b.op(OpKind::Add).arg("x", plain).arg("y", change);
+    Ok(Some(vec![Some(sum.name(format!("{name}_adapted")).result()?)]))
+}
