@@ -68,6 +68,7 @@ impl<P: Port + 'static> AneBackend<P> {
 
     /// Uses an adapter from the next call on: `A` `[rank, in]` and `B` `[out, rank]`, its factor
     /// included, by the name of the layer's weight; `None` for the model as it is. Nothing is compiled.
+    /// Functions on the host take them as inputs, if they are [prepared](passes::low_rank) for it.
     ///
     /// # Errors
     /// When a layer has no slot for it, or the rank is larger than the slot's.
@@ -533,11 +534,14 @@ impl<P: Port + 'static> AneRunnable<P> {
         resident: &mut Resident<P>,
     ) -> Result<Tensors> {
         let adapted = lock(&self.adapter).factors.is_some();
-        let has = |slot: &passes::ane::AdapterSlot| {
+        let lacks = |(number, slot): (usize, &passes::ane::AdapterSlot)| {
             let f = self.program.functions.get(function);
-            f.is_some_and(|f| passes::ane::has_layer(&self.program, f, &slot.weight))
+            f.is_some_and(|f| {
+                passes::ane::has_layer(&self.program, f, &slot.weight)
+                    && !passes::low_rank::takes_inputs(f, number)
+            })
         };
-        if adapted && self.options.variable.adapters.iter().any(has) {
+        if adapted && self.options.variable.adapters.iter().enumerate().any(lacks) {
             return Err(device(format!(
                 "function {function} runs on the host, which an adapter does not reach"
             )));

@@ -1,5 +1,6 @@
 //! What computes a language model: the choice of a device and what it says of its work afterwards.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ane_driver::{AneBackend, Options, Stats};
@@ -12,8 +13,9 @@ use cpu::CpuBackend;
 use exec::Backend;
 use exec::port::Port;
 use llm::interface::{DECODE, PREFILL};
-use passes::ane::Variable;
+use passes::ane::{AdapterSlot, Variable};
 use serde_json::{Value, json};
+use tensor::Tensor;
 
 use crate::environment;
 
@@ -83,15 +85,23 @@ pub(crate) struct Device {
 
 struct Engine {
     stats: Box<dyn Fn() -> Stats>,
+    adapt: Box<dyn Fn(Factors) -> exec::Result<()>>,
+    functions: Vec<String>,
     title: String,
 }
 
+/// An adapter's `A` and `B` by the names of weights.
+type Factors = BTreeMap<String, (Tensor, Tensor)>;
+
+/// Makes a device whose programs have slots for adapters.
+type Open<'a> = Box<dyn FnOnce(Vec<AdapterSlot>) -> Device + 'a>;
+
 impl DeviceArgs {
-    /// Makes the device ready.
+    /// Finds the device; what is returned makes it ready.
     ///
     /// # Errors
     /// When there is no such chip.
-    pub(crate) fn open(&self) -> Result<Device> {
+    pub(crate) fn find(&self) -> Result<Open<'_>> {
         let emulated = [
             ("--chip", self.chip.is_some()),
             ("--os", self.os.is_some()),
@@ -104,10 +114,9 @@ impl DeviceArgs {
         if self.mode.is_some() && self.device == Kind::Cpu {
             bail!("--mode is of --device emulator and ane");
         }
-        let threads = self.threads.map_or_else(environment::threads, usize::from);
-        let host = Arc::new(CpuBackend::new(threads));
+        let host = self.cpu();
         match self.device {
-            Kind::Cpu => Ok(Device { backend: host, engine: None }),
+            Kind::Cpu => Ok(Box::new(|_| Device { backend: host, engine: None })),
             Kind::Emulator => {
                 let chip = chip(self.chip.as_deref().unwrap_or("m4"))?;
                 let os = match self.os {
@@ -122,38 +131,59 @@ impl DeviceArgs {
                 let directory = environment::temporary();
                 let machine = Machine::new(chip.clone(), os, arithmetic, directory);
                 let title = format!("emulated {}", chip.title);
-                Ok(self.over(Emulator::new(machine), host, chip, os, title))
+                let port = Emulator::new(machine);
+                Ok(Box::new(move |slots| self.over(port, host, (chip, os, title), slots)))
             }
             Kind::Ane => {
                 let port = AnePort::open()?;
                 let machine = port.machine().clone();
                 let (chip, os) = (chip(&machine.chip)?, format!("macos{}", machine.os).parse()?);
                 let title = chip.title.clone();
-                Ok(self.over(port, host, chip, os, title))
+                Ok(Box::new(move |slots| self.over(port, host, (chip, os, title), slots)))
             }
         }
+    }
+
+    /// The CPU with as many threads as are wanted.
+    pub(crate) fn cpu(&self) -> Arc<CpuBackend> {
+        Arc::new(CpuBackend::new(self.threads.map_or_else(environment::threads, usize::from)))
     }
 
     fn over<P: Port + 'static>(
         &self,
         port: P,
         host: Arc<CpuBackend>,
-        chip: Chip,
-        os: Os,
-        title: String,
+        (chip, os, title): (Chip, Os, String),
+        adapters: Vec<AdapterSlot>,
     ) -> Device {
         let functions = match self.mode.unwrap_or(Mode::Full) {
             Mode::Full => vec![PREFILL.to_owned(), DECODE.to_owned()],
             Mode::Prefill => vec![PREFILL.to_owned()],
         };
         let columns = COLUMNS.to_vec();
-        let variable = Variable::default();
-        let functions = Some(functions);
-        let options =
-            Options { chip, os, functions, columns, variable, update: None, exhausted: None };
+        let options = Options {
+            chip,
+            os,
+            functions: Some(functions.clone()),
+            columns,
+            variable: Variable { adapters, ..Variable::default() },
+            update: None,
+            exhausted: None,
+        };
         let backend = Arc::new(AneBackend::new(Arc::new(port), host, options));
-        let told = backend.clone();
-        Device { backend, engine: Some(Engine { stats: Box::new(move || told.stats()), title }) }
+        let (told, adapted) = (backend.clone(), backend.clone());
+        let engine = Engine {
+            stats: Box::new(move || told.stats()),
+            adapt: Box::new(move |factors| adapted.use_adapter(Some(factors))),
+            functions,
+            title,
+        };
+        Device { backend, engine: Some(engine) }
+    }
+
+    /// Whether a token after the prompt is computed by the device asked for and not by the host.
+    pub(crate) fn decodes(&self) -> bool {
+        !matches!(self.mode, Some(Mode::Prefill))
     }
 
     /// Whether operations that the device does not take are the expected course.
@@ -163,6 +193,24 @@ impl DeviceArgs {
 }
 
 impl Device {
+    /// Whether function `name` is the host's.
+    pub(crate) fn is_on_host(&self, name: &str) -> bool {
+        self.engine.as_ref().is_none_or(|e| !e.functions.iter().any(|f| f == name))
+    }
+
+    /// Gives the engine, if there is one, another adapter.
+    ///
+    /// # Errors
+    /// When it does not fit the slots.
+    pub(crate) fn adapt(&self, factors: Factors) -> Result<()> {
+        self.engine.as_ref().map_or(Ok(()), |e| Ok((e.adapt)(factors)?))
+    }
+
+    /// Time of an engine's dispatches so far by its clock.
+    pub(crate) fn predicted(&self) -> Option<std::time::Duration> {
+        (self.engine.as_ref()?.stats)().predicted
+    }
+
     /// What an engine did, for programs: its times on an emulated engine's clock are predictions.
     pub(crate) fn report(&self) -> Option<Value> {
         let engine = self.engine.as_ref()?;

@@ -1,15 +1,20 @@
 //! From the arguments that name a model to a session that runs it.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use analysis::units;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
+use exec::{Backend, Runnable, Tensors};
 use import::ModelFile;
+use llm::eval::Scoring;
 use llm::generate::Session;
 use llm::{LoadOptions, Model, ModelConfig, Tokenizer};
+use mil::Program;
 
+use crate::adapters::{AdapterArgs, Slots, chosen};
 use crate::devices::{Device, DeviceArgs};
 use crate::{environment, output, progress};
 
@@ -36,6 +41,8 @@ pub(crate) struct ModelArgs {
     name: ModelName,
     #[command(flatten)]
     device: DeviceArgs,
+    #[command(flatten)]
+    adapters: AdapterArgs,
     /// Longest sequence in tokens; by default the model's own, but at most 8192
     #[arg(long, value_name = "N")]
     context: Option<usize>,
@@ -53,6 +60,11 @@ pub(crate) struct Loaded {
     pub(crate) device: Device,
     /// Time to open, prepare and read the tokenizer; not to fetch.
     pub(crate) time: Duration,
+    /// The model without adapters.
+    program: Program,
+    adapters: Option<Slots>,
+    /// The adapter in use.
+    adapter: Option<String>,
     explicit_tokenizer: Option<PathBuf>,
 }
 
@@ -73,7 +85,7 @@ impl ModelArgs {
     /// # Errors
     /// When it cannot be had, read, or run on the device.
     pub(crate) fn load(&self) -> Result<Loaded> {
-        let device = self.device.open()?;
+        let open = self.device.find()?;
         let path =
             environment::hub()?.resolve(&self.name.model, &progress::Downloads::default())?;
         let start = Instant::now();
@@ -82,29 +94,100 @@ impl ModelArgs {
             let config = model.config().clone();
             let context = self.context.unwrap_or(config.max_context.min(DEFAULT_CONTEXT));
             let program = model.specialize(context)?;
-            let runnable = device.backend.prepare(&program).context("cannot prepare the model")?;
-            let fallbacks = runnable.fallbacks();
-            // On an engine the embedding stays on the host, always.
-            if let Some(first) = fallbacks.first().filter(|_| !self.device.is_engine()) {
-                eprintln!(
-                    "note: {} operations run on the slow reference interpreter; first {} {:?} in {}: {}",
-                    fallbacks.len(),
-                    first.kind.name(),
-                    first.operation,
-                    first.function,
-                    first.reason
-                );
-            }
+            let adapters = self.adapters.open(&model)?;
+            let device = open(adapters.as_ref().map(|a| a.slots().to_vec()).unwrap_or_default());
+            let runnable = self.prepare(&program, adapters.as_ref(), &device)?;
             let session = Session::new(runnable, context, config.vocab)?;
-            Ok(Loaded {
+            let mut loaded = Loaded {
                 config,
                 file: model.file().clone(),
                 session,
                 device,
-                time: start.elapsed(),
+                time: Duration::ZERO,
+                program,
+                adapters,
+                adapter: None,
                 explicit_tokenizer: self.name.tokenizer.clone(),
-            })
+            };
+            if let Some(first) = self.adapters.used().first() {
+                loaded.use_adapter(first)?;
+            }
+            loaded.time = start.elapsed();
+            Ok(loaded)
         })
+    }
+
+    fn prepare(
+        &self,
+        program: &Program,
+        adapters: Option<&Slots>,
+        device: &Device,
+    ) -> Result<Box<dyn Runnable>> {
+        let mut program = program.clone();
+        if let Some(adapters) = adapters {
+            adapters.prepare(&mut program, &|function| device.is_on_host(function))?;
+        }
+        let runnable = device.backend.prepare(&program).context("cannot prepare the model")?;
+        let fallbacks = runnable.fallbacks();
+        // On an engine the embedding stays on the host, always.
+        if let Some(first) = fallbacks.first().filter(|_| !self.device.is_engine()) {
+            eprintln!(
+                "note: {} operations run on the slow reference interpreter; first {} {:?} in {}: {}",
+                fallbacks.len(),
+                first.kind.name(),
+                first.operation,
+                first.function,
+                first.reason
+            );
+        }
+        Ok(runnable)
+    }
+
+    /// The same model with the adapter in use on the CPU, to compare with.
+    ///
+    /// # Errors
+    /// When memory is short.
+    pub(crate) fn on_cpu(&self, loaded: &Loaded) -> Result<Session> {
+        let mut program = loaded.program.clone();
+        if let Some(adapters) = &loaded.adapters {
+            adapters.prepare(&mut program, &|_| true)?;
+        }
+        let runnable = self.device.cpu().prepare(&program).context("cannot prepare the model")?;
+        let mut session = Session::new(runnable, loaded.session.context(), loaded.config.vocab)?;
+        if let Some(adapters) = &loaded.adapters {
+            let inputs = adapters.inputs(loaded.adapter.as_deref())?;
+            session.set_further_inputs(for_each_function(&program, inputs, &|_| true));
+        }
+        Ok(session)
+    }
+
+    /// How a device gives the logits of a whole text.
+    ///
+    /// # Errors
+    /// When no way leads to an engine.
+    pub(crate) fn scoring(&self) -> Result<Scoring> {
+        ensure!(
+            self.device.decodes(),
+            "--mode prefill leaves the logits of all tokens but the last to the CPU"
+        );
+        Ok(if self.device.is_engine() { Scoring::Cached } else { Scoring::Whole })
+    }
+
+    /// The adapters to use, one after the other; `None` stands for a model without.
+    pub(crate) fn used_adapters(&self) -> Vec<Option<&str>> {
+        match self.adapters.used() {
+            none if none.is_empty() => vec![None],
+            some => some.into_iter().map(Some).collect(),
+        }
+    }
+
+    /// Refuses several adapters for a command that uses one.
+    ///
+    /// # Errors
+    /// When there are several.
+    pub(crate) fn one_adapter(&self) -> Result<()> {
+        ensure!(self.adapters.used().len() < 2, "--use may be given once here");
+        Ok(())
     }
 
     /// Whether a tokenizer file was asked for.
@@ -113,7 +196,45 @@ impl ModelArgs {
     }
 }
 
+/// The same further inputs for each function that has them.
+fn for_each_function(
+    program: &Program,
+    inputs: Tensors,
+    has: &dyn Fn(&str) -> bool,
+) -> BTreeMap<String, Tensors> {
+    let functions = program.functions.keys().filter(|name| has(name));
+    functions.map(|name| (name.clone(), inputs.clone())).collect()
+}
+
 impl Loaded {
+    /// Answers with another adapter from now on, or with none. Nothing is prepared or compiled anew.
+    ///
+    /// # Errors
+    /// When there is no adapter of that name.
+    pub(crate) fn use_adapter(&mut self, name: &str) -> Result<()> {
+        let name = chosen(name);
+        let Some(adapters) = &self.adapters else {
+            ensure!(name.is_none(), "there are no adapters; --adapter NAME=DIR brings one");
+            return Ok(());
+        };
+        let inputs = adapters.inputs(name)?;
+        adapters.give(&self.device, name)?;
+        let on_host = |function: &str| self.device.is_on_host(function);
+        self.session.set_further_inputs(for_each_function(&self.program, inputs, &on_host));
+        self.adapter = name.map(str::to_owned);
+        Ok(())
+    }
+
+    /// The names of the adapters.
+    pub(crate) fn adapter_names(&self) -> &[String] {
+        self.adapters.as_ref().map_or(&[], Slots::names)
+    }
+
+    /// The adapter in use.
+    pub(crate) fn adapter(&self) -> Option<&str> {
+        self.adapter.as_deref()
+    }
+
     /// The model's tokenizer.
     ///
     /// # Errors

@@ -1,11 +1,12 @@
 //! Low-rank changes of linear layers, `y += B (A x)`, as inputs of a program: an adapter is given with
-//! each run, and another one needs no other program.
+//! each run, and another one needs no other program. This is the form for whoever runs the language-model
+//! dialect as it is; [`ane::lower`](crate::ane::lower) has one of its own.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use mil::{
-    Arg, Dim, FunctionBuilder, Literal, OpError, OpKind, OpView, Payload, Program, TensorType,
-    ValueId,
+    Arg, Dim, Function, FunctionBuilder, Literal, OpError, OpKind, OpView, Payload, Program,
+    TensorType, ValueId,
 };
 use tensor::DType;
 
@@ -17,47 +18,32 @@ pub fn input_names(slot: usize) -> [String; 2] {
     [format!("lora_a_{slot}"), format!("lora_b_{slot}")]
 }
 
-/// Prepares every function of `program` for adapters in `slots`.
-///
-/// In each function a gated feed-forward layer, one of whose weights has a slot, becomes the linear layers
-/// that it is made of: a slot is of a linear layer. In the functions `with_inputs` each linear layer with
-/// a slot gets its two [inputs](input_names), fp32, and `y = llm.linear(x, W)` becomes
-/// `y = llm.linear(x, W) + llm.linear(llm.linear(x, A), B)`. The others' slots are for whoever lowers
-/// them ([`ane::lower`](crate::ane::lower)).
+/// Whether function `function` takes the factors of slot number `slot` as inputs.
+pub fn takes_inputs(function: &Function, slot: usize) -> bool {
+    input_names(slot).iter().all(|name| function.input(name).is_some())
+}
+
+/// Gives the functions of `program` that are `wanted` two [inputs](input_names), fp32, for each of the
+/// `slots` of whose layers they have one. `y = llm.linear(x, W)` becomes
+/// `y = llm.linear(x, W) + llm.linear(llm.linear(x, A), B)`; a gated feed-forward layer with such a weight
+/// first becomes the layers that it is made of.
 ///
 /// # Errors
 /// When an operation is invalid.
 pub fn low_rank_inputs(
     program: &mut Program,
     slots: &[AdapterSlot],
-    with_inputs: &dyn Fn(&str) -> bool,
+    wanted: &dyn Fn(&str) -> bool,
 ) -> mil::Result<()> {
-    let slots: BTreeMap<&str, (usize, usize)> =
+    let slots: Slots<'_> =
         slots.iter().enumerate().map(|(n, s)| (s.weight.as_str(), (n, s.rank))).collect();
-    let names: Vec<String> = program.functions.keys().cloned().collect();
+    let names: Vec<String> = program.functions.keys().filter(|n| wanted(n)).cloned().collect();
     for name in names {
         rebuild(program, &name, &mut |site| split_gated(site, &slots))?;
-        if with_inputs(&name) {
-            let mut inputs = BTreeMap::new();
-            rebuild(program, &name, &mut |site| branch(site, &slots, &mut inputs))?;
-        }
+        let mut inputs = BTreeMap::new();
+        rebuild(program, &name, &mut |site| branch(site, &slots, &mut inputs))?;
     }
     Ok(())
-}
-
-/// Descriptions of the operations of function `name` that [`low_rank_inputs`] or a lowering changes.
-pub fn adapted_operations(
-    program: &Program,
-    name: &str,
-    slots: &[AdapterSlot],
-) -> BTreeSet<String> {
-    let Some(function) = program.functions.get(name) else { return BTreeSet::new() };
-    let adapted = function.ops.iter().filter(|(_, op)| {
-        let view = OpView::new(function, &program.weights, op);
-        let weight = weight_name(&view, "weight");
-        op.kind == OpKind::LlmLinear && slots.iter().any(|s| Some(s.weight.as_str()) == weight)
-    });
-    adapted.map(|(id, _)| function.describe(id)).collect()
 }
 
 /// Numbers and ranks of slots by the names of their weights.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use llm::Tokenizer;
+use llm::adapter::NONE;
 use llm::generate::{FinishReason, GenerateOptions, Generated, Overflow};
 use llm::template::{ChatTemplate, Message};
 use rustyline::DefaultEditor;
@@ -21,9 +22,10 @@ use crate::sampling_args::SamplingArgs;
 use crate::{environment, failure, output};
 
 const HELP: &str = "\
-/reset  begin a new conversation
-/help   this
-/quit   leave (also Ctrl-D)
+/reset         begin a new conversation
+/adapter NAME  answer with another adapter, or with none; without NAME, list them
+/help          this
+/quit          leave (also Ctrl-D)
 Ctrl-C ends an answer. Anything else is a message.";
 
 /// Talk with a model
@@ -49,6 +51,7 @@ pub(crate) struct Chat {
 
 impl Chat {
     pub(super) fn run(&self) -> Result<ExitCode> {
+        self.model.one_adapter()?;
         let mut loaded = self.model.load()?;
         let tokenizer = loaded.tokenizer()?;
         let template = ChatTemplate::for_model(&loaded.file)?;
@@ -68,6 +71,14 @@ impl Chat {
                 "/quit" | "/exit" => break,
                 "/help" => eprintln!("{HELP}"),
                 "/reset" => messages = begin(),
+                command if command.split_whitespace().next() == Some("/adapter") => {
+                    let name = command.split_whitespace().nth(1);
+                    match adapter(&mut loaded, name) {
+                        Err(e) if !input.is_terminal() => return Err(e),
+                        Err(e) => failure::show(&e),
+                        Ok(()) => {}
+                    }
+                }
                 command if command.starts_with('/') && !command.contains(char::is_whitespace) => {
                     eprintln!("no command {command}; /help lists them");
                 }
@@ -128,6 +139,18 @@ impl Chat {
         }
         Ok(generated)
     }
+}
+
+/// Changes to adapter `name`, or lists them, the one in use with a star.
+fn adapter(loaded: &mut Loaded, name: Option<&str>) -> Result<()> {
+    if let Some(name) = name {
+        return loaded.use_adapter(name);
+    }
+    let used = loaded.adapter().unwrap_or(NONE);
+    for name in loaded.adapter_names().iter().map(String::as_str).chain([NONE]) {
+        eprintln!("{}{name}", if name == used { "* " } else { "  " });
+    }
+    Ok(())
 }
 
 /// Where messages come from.

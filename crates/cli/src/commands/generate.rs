@@ -1,10 +1,13 @@
 //! `rigel generate`: continues a text.
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use llm::Tokenizer;
+use llm::adapter::NONE;
 use llm::generate::{FinishReason, GenerateOptions, Generated, Overflow};
 use llm::sample::TokenLogprobs;
 use llm::template::{ChatTemplate, Message};
@@ -51,8 +54,9 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "0", requires = "json")]
     logprobs: Option<usize>,
     /// Print a JSON object: prompt_ids, ids, text, logprobs, finish_reason (eos, stop, length, context or
-    /// cancelled), seed, timings (load_s, prefill_s, decode_s, prefill_tok_s, decode_tok_s); on an engine also
-    /// engine (name, compilations, loads, evictions, dispatches, copied_bytes, predicted_s)
+    /// cancelled), seed, timings (load_s, prefill_s, decode_s, prefill_tok_s, decode_tok_s); with adapters also
+    /// adapter; on an engine also engine (name, compilations, loads, evictions, dispatches, copied_bytes,
+    /// predicted_s), so far. With --use given several times it is an array of such objects
     #[arg(long)]
     json: bool,
 }
@@ -66,18 +70,56 @@ impl Generate {
         let prompt_ids = self.prompt_ids(&prompt, &loaded, &tokenizer)?;
         // Until here Ctrl-C ends the program at once.
         let cancel = interrupt::flag()?;
-        let sampling = self.sampling.params();
-        let seed = sampling.seed;
+        let adapters = self.model.used_adapters();
+        let mut reports = Vec::new();
+        for (nth, name) in adapters.iter().enumerate() {
+            if nth > 0 {
+                loaded.use_adapter(name.unwrap_or(NONE))?;
+            }
+            if let Some(name) = name.filter(|_| adapters.len() > 1 && !self.json) {
+                output::line(&format!("{}[{name}]", if nth > 0 { "\n" } else { "" }))?;
+            }
+            let generated = self.answer(&mut loaded, &tokenizer, &prompt_ids, &cancel)?;
+            if self.json {
+                let seed = self.sampling.params().seed;
+                reports.push(report(&prompt_ids, &generated, seed, &loaded, &tokenizer));
+            }
+            if generated.finish_reason == FinishReason::Cancelled {
+                self.print(reports, adapters.len())?;
+                return Ok(ExitCode::from(INTERRUPTED));
+            }
+        }
+        self.print(reports, adapters.len())?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Prints the reports on `wanted` answers: one as it is, several in an array.
+    fn print(&self, mut reports: Vec<Value>, wanted: usize) -> Result<()> {
+        match (self.json, wanted) {
+            (false, _) => Ok(()),
+            (true, 1) => output::json(&reports.pop()),
+            (true, _) => output::json(&reports),
+        }
+    }
+
+    /// Prints what follows the prompt as it comes, unless it is for a report, and returns it.
+    fn answer(
+        &self,
+        loaded: &mut Loaded,
+        tokenizer: &Tokenizer,
+        prompt_ids: &[u32],
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<Generated> {
         let options = GenerateOptions {
-            sampling,
+            sampling: self.sampling.params(),
             max_tokens: Some(self.max_tokens),
             stop: self.stop.clone(),
             ignore_end: self.ignore_end,
             logprobs: self.logprobs,
             overflow: self.slide.map_or(Overflow::Stop, |keep| Overflow::Slide { keep }),
-            cancel: Some(cancel),
+            cancel: Some(cancel.clone()),
         };
-        let mut generation = loaded.session.generate(&tokenizer, &prompt_ids, options)?;
+        let mut generation = loaded.session.generate(tokenizer, prompt_ids, options)?;
         for step in generation.by_ref() {
             let step = step?;
             if !self.json {
@@ -85,17 +127,14 @@ impl Generate {
             }
         }
         let generated = generation.finish();
-        if self.json {
-            output::json(&report(&prompt_ids, &generated, seed, &loaded, &tokenizer))?;
-        } else {
+        if !self.json {
             output::line("")?;
             output::remark(&summary(&generated));
             if let Some(summary) = loaded.device.summary() {
                 output::remark(&summary);
             }
         }
-        let interrupted = generated.finish_reason == FinishReason::Cancelled;
-        Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+        Ok(generated)
     }
 
     fn prompt_ids(&self, prompt: &str, loaded: &Loaded, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
@@ -150,6 +189,9 @@ fn report(
             json!({ "id": l.id, "piece": piece(l.id), "logprob": l.logprob, "top": top })
         };
         report["logprobs"] = logprobs.iter().map(token).collect();
+    }
+    if !loaded.adapter_names().is_empty() {
+        report["adapter"] = loaded.adapter().unwrap_or(NONE).into();
     }
     if let Some(engine) = loaded.device.report() {
         report["engine"] = engine;
