@@ -10,7 +10,7 @@ use exec::port::Port;
 use exec::{Backend, ExecError, Fallback, Result, Runnable, State, Tensors};
 use mil::{Dim, Function, OpId, OpKind, Program, ValueData, ValueDef, ValueId};
 use passes::ane::{HalfWeights, Lowered, Step, Target, Variable, legalised, lower, width_multiple};
-use tensor::{Bytes, Tensor};
+use tensor::Tensor;
 
 use crate::executable::{Executable, Factors, Resident, state_bytes};
 use crate::programs::{Exhausted, Programs, Update, device, lock};
@@ -567,19 +567,12 @@ impl<P: Port + 'static> AneRunnable<P> {
         let signature = signature.ok_or_else(|| ExecError::NoFunction(function.to_owned()))?;
         exec::check_inputs(function, signature, inputs)?;
         state.check(signature)?;
-        // Outputs with a row for each token.
-        let by_token: Vec<String> = signature
-            .body
-            .outputs
-            .iter()
-            .filter(|&&v| {
-                let axis = signature.tensor_ty(v).and_then(|t| t.shape.get(1));
-                axis.is_some_and(|d| d.fixed().is_none())
-            })
-            .map(|&v| signature.values[v].name.clone())
-            .collect();
         let tokens = inputs.values().filter(|t| t.shape().len() >= 2).map(|t| t.shape()[1]).max();
         let tokens = tokens.unwrap_or(1);
+        let widest = self.functions[function].last().map_or(0, |sized| sized.columns);
+        if tokens > widest && !can_be_cut(signature) {
+            return self.on_host(function, inputs, state, resident);
+        }
         let mut results = Tensors::new();
         let mut start = 0;
         while start < tokens || start == 0 {
@@ -591,26 +584,22 @@ impl<P: Port + 'static> AneRunnable<P> {
                 .iter()
                 .map(|(name, t)| Ok((name.clone(), slice(t, tokens, start, count)?)))
                 .collect::<Result<Tensors>>()?;
-            for (name, tensor) in ready.run(&part, count, state, resident, &programs)? {
-                let joined = match results.remove(&name) {
-                    Some(earlier) if by_token.contains(&name) => joined(&earlier, &tensor)?,
-                    _ => tensor,
-                };
-                results.insert(name, joined);
-            }
+            results = ready.run(&part, count, state, resident, &programs)?;
             start += count.max(1);
         }
         Ok(results)
     }
 }
 
-/// `[1, T, ...]` and `[1, U, ...]` as `[1, T + U, ...]`.
-fn joined(earlier: &Tensor, later: &Tensor) -> Result<Tensor> {
-    let mut shape = earlier.shape().to_vec();
-    shape[1] += later.shape().get(1).copied().unwrap_or(0);
-    let bytes = [&earlier.bytes()[..], &later.bytes()[..]].concat();
-    Tensor::new(earlier.dtype(), &shape, Bytes::copy_from(&bytes))
-        .map_err(|e| device(e.to_string()))
+/// Whether a call can be made in pieces: tokens see earlier pieces through states alone, and of the
+/// results only the last piece's are kept.
+fn can_be_cut(signature: &Function) -> bool {
+    let by_token = |v: &ValueId| {
+        let axis = signature.tensor_ty(*v).and_then(|t| t.shape.get(1));
+        axis.is_some_and(|d| d.fixed().is_none())
+    };
+    signature.inputs.iter().any(|&v| signature.ty(v).as_state().is_some())
+        && !signature.body.outputs.iter().any(by_token)
 }
 
 /// Tokens `start..start + count` of a tensor `[1, T]`, `[1, T, ...]` or `[T]`.

@@ -142,6 +142,19 @@ impl Emulator {
         Ok(())
     }
 
+    /// Where the rows of a tensor lie whose width surfaces should not have: sources say only that data
+    /// are then silently wrong; here they are wrong because rows begin at multiples of that width.
+    fn spread(&self, slot: &Slot) -> Option<Spread> {
+        let multiple = self.machine.chip.io.width_multiple.as_ref().map(|f| f.value as usize)?;
+        let (&width, rest) = slot.shape.split_last()?;
+        let rows: usize = rest.iter().product();
+        if multiple == 0 || width.is_multiple_of(multiple) || rows <= 1 {
+            return None;
+        }
+        let each = slot.bytes / (rows * width);
+        Some(Spread { row: width * each, stride: width.next_multiple_of(multiple) * each })
+    }
+
     fn run(&self, compiled: &Compiled, request: &Request) -> PortResult<()> {
         let failed = |reason: String| error(Verb::Evaluate, INFERENCE_ERROR, reason);
         let sizes = |slots: &[Slot], memory: &[Arc<Memory>], what: &str| {
@@ -171,7 +184,10 @@ impl Emulator {
         }
         let mut inputs = BTreeMap::new();
         for (slot, memory) in compiled.inputs.iter().zip(&request.inputs) {
-            let bytes = Bytes::copy_from(&lock(&memory.bytes)[..slot.bytes]);
+            let bytes = match self.spread(slot) {
+                Some(rows) => Bytes::copy_from(&rows.gathered(&lock(&memory.bytes), slot.bytes)),
+                None => Bytes::copy_from(&lock(&memory.bytes)[..slot.bytes]),
+            };
             let tensor = Tensor::new(slot.ty.dtype, &slot.shape, bytes);
             let tensor = tensor.map_err(|e| failed(format!("input {}: {e}", slot.name)))?;
             let array = Array::from_tensor(&tensor).map_err(|e| failed(e.to_string()))?;
@@ -180,10 +196,40 @@ impl Emulator {
         let results = self.engine.run(compiled, inputs).map_err(|e| failed(e.to_string()))?;
         for (slot, memory) in compiled.outputs.iter().zip(&request.outputs) {
             let tensor = results[&slot.value].to_tensor().map_err(|e| failed(e.to_string()))?;
-            lock(&memory.bytes)[..slot.bytes].copy_from_slice(tensor.bytes());
+            let mut memory = lock(&memory.bytes);
+            match self.spread(slot) {
+                Some(rows) => rows.scatter(tensor.bytes(), &mut memory),
+                None => memory[..slot.bytes].copy_from_slice(tensor.bytes()),
+            }
         }
         self.pass(self.machine.clock.evaluation(&compiled.program, &self.machine.chip));
         Ok(())
+    }
+}
+
+/// Rows of bytes, and how far apart they begin.
+struct Spread {
+    row: usize,
+    stride: usize,
+}
+
+impl Spread {
+    /// The first `len` bytes of the rows in `from`, zeros where it ends.
+    fn gathered(&self, from: &[u8], len: usize) -> Vec<u8> {
+        let mut to = vec![0; len];
+        for (row, at) in to.chunks_mut(self.row).zip((0..).step_by(self.stride)) {
+            let given = from.get(at..).unwrap_or_default();
+            row.iter_mut().zip(given).for_each(|(to, from)| *to = *from);
+        }
+        to
+    }
+
+    /// Writes rows as far as `to` goes.
+    fn scatter(&self, from: &[u8], to: &mut [u8]) {
+        for (row, at) in from.chunks(self.row).zip((0..).step_by(self.stride)) {
+            let place = to.get_mut(at..).unwrap_or_default();
+            place.iter_mut().zip(row).for_each(|(to, from)| *to = *from);
+        }
     }
 }
 

@@ -315,3 +315,35 @@ fn wrong_texts_are_invalid_programs() {
     let mut none = Vec::new();
     assert_eq!(print_with_weights(&program, Dialect::V1_3, &mut none).unwrap(), good);
 }
+
+/// A width that is no multiple of 16 comes back as wrong data, as sources say; none of the driver's
+/// programs has one.
+#[test]
+fn odd_widths_give_wrong_data() {
+    let (emulator, _directory) = m4();
+    for (width, right) in [(32, true), (24, false)] {
+        let text = text(&["a"], &format!("{T} y = add(x = a, y = a)[name = string(\"y\")];"), "y");
+        let text = text.replace("[1, 768, 1, 32]", &format!("[1, 768, 1, {width}]"));
+        let model = loaded(&emulator, &text, &[]).unwrap();
+        let (x, y) = (emulator.surface(BYTES).unwrap(), emulator.surface(BYTES).unwrap());
+        let number = |i: usize| f16::from_f64((i % 512) as f64);
+        emulator
+            .access(&x, &mut |bytes| {
+                let halves = bytes.as_chunks_mut::<2>().0.iter_mut().enumerate();
+                halves.for_each(|(i, half)| *half = number(i).to_le_bytes());
+            })
+            .unwrap();
+        let request = emulator.request(&[&x], &[&y]).unwrap();
+        emulator.evaluate(&model, &request, QOS).unwrap();
+        let mut all = true;
+        emulator
+            .access(&y, &mut |bytes| {
+                let halves = bytes.as_chunks::<2>().0.iter().take(768 * width).enumerate();
+                for (i, half) in halves {
+                    all &= f16::from_le_bytes(*half).to_f32() == 2.0 * number(i).to_f32();
+                }
+            })
+            .unwrap();
+        assert_eq!(all, right, "{width}");
+    }
+}
