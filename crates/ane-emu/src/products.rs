@@ -187,18 +187,91 @@ fn double_rows(a: Left<'_>, first: usize, b: &Columns<f64>, out: &mut [f64]) {
         for (block, out) in out.chunks_mut(LANES).enumerate() {
             let mut sums = [0.0; LANES];
             let columns = b.values.get(block * LANES..).unwrap_or_default();
-            pulp::Arch::new().dispatch(|| double_lanes(&row, columns, b.width, &mut sums));
+            let block = Block { row: &row[..], b: columns, width: b.width };
+            pulp::Arch::new().dispatch(Doubles { block, sums: &mut sums });
             out.copy_from_slice(&sums[..out.len()]);
         }
     }
 }
 
 #[inline(always)]
-fn double_lanes(row: &[f64], b: &[f64], width: usize, sums: &mut [f64; LANES]) {
+fn double_lanes(block: Block<'_, f64>, sums: &mut [f64; LANES]) {
+    let Block { row, b, width } = block;
     for (i, &w) in row.iter().enumerate() {
         for (sum, &x) in sums.iter_mut().zip(&b[i * width..][..LANES]) {
             *sum += w * x;
         }
+    }
+}
+
+/// One row, and the matrix from a block of lanes on.
+#[derive(Clone, Copy)]
+struct Block<'a, T> {
+    row: &'a [T],
+    b: &'a [T],
+    width: usize,
+}
+
+/// [`double_lanes`] by the processor's widest vectors. A closure would not be inlined where those are
+/// allowed; hence these structures.
+struct Doubles<'a> {
+    block: Block<'a, f64>,
+    sums: &'a mut [f64; LANES],
+}
+
+impl pulp::WithSimd for Doubles<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        double_lanes(self.block, self.sums);
+    }
+}
+
+/// [`small_lanes`] by the processor's widest vectors.
+struct Small<'a, const N: usize> {
+    block: Block<'a, f32>,
+    group: usize,
+    sums: &'a mut [f64; WIDE],
+}
+
+impl<const N: usize> pulp::WithSimd for Small<'_, N> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        small_lanes::<N>(self.block, self.group, self.sums);
+    }
+}
+
+/// [`fixed_lanes`] by the processor's widest vectors.
+struct Fixed<'a> {
+    block: Block<'a, f32>,
+    sums: &'a mut [f64; LANES],
+    totals: &'a mut [f32; LANES],
+}
+
+impl pulp::WithSimd for Fixed<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        fixed_lanes(self.block, self.sums, self.totals);
+    }
+}
+
+/// [`grouped_lanes`] by the processor's widest vectors.
+struct Grouped<'a, const N: usize> {
+    block: Block<'a, f32>,
+    sums: &'a mut [f32; WIDE],
+}
+
+impl<const N: usize> pulp::WithSimd for Grouped<'_, N> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        grouped_lanes::<N>(self.block, self.sums);
     }
 }
 
@@ -235,12 +308,10 @@ fn fixed_rows(rows: &Rows, b: &Columns<f32>, largest: &[f32], limit: f64, out: &
             // Whole numbers below 2^24 add up exactly in `f32`, this many at a time.
             let group = ((1 << 24) as f32 / (most * any + 1.0)) as usize;
             if sum * any < safe && group >= 4 {
-                let arch = pulp::Arch::new();
+                let (arch, block) = (pulp::Arch::new(), Block { row, b: columns, width: b.width });
                 match size {
-                    WIDE => arch
-                        .dispatch(|| small_lanes::<WIDE>(row, columns, b.width, group, &mut sums)),
-                    _ => arch
-                        .dispatch(|| small_lanes::<LANES>(row, columns, b.width, group, &mut sums)),
+                    WIDE => arch.dispatch(Small::<WIDE> { block, group, sums: &mut sums }),
+                    _ => arch.dispatch(Small::<LANES> { block, group, sums: &mut sums }),
                 }
             } else {
                 for (lane, sums) in sums[..size].chunks_exact_mut(LANES).enumerate() {
@@ -263,7 +334,8 @@ fn fixed_rows(rows: &Rows, b: &Columns<f32>, largest: &[f32], limit: f64, out: &
 /// One row by one block of lanes whose terms may be large.
 fn fixed(row: &[f32], b: &[f32], width: usize, safe: f32, limit: f64, out: &mut [f64]) {
     let (mut sums, mut totals) = ([0.0f64; LANES], [0.0f32; LANES]);
-    pulp::Arch::new().dispatch(|| fixed_lanes(row, b, width, &mut sums, &mut totals));
+    let block = Block { row, b, width };
+    pulp::Arch::new().dispatch(Fixed { block, sums: &mut sums, totals: &mut totals });
     for (lane, out) in out.iter_mut().enumerate() {
         *out = if totals[lane] < safe { sums[lane] } else { sticky(row, &b[lane..], width, limit) };
     }
@@ -271,13 +343,8 @@ fn fixed(row: &[f32], b: &[f32], width: usize, safe: f32, limit: f64, out: &mut 
 
 /// One row by one block of lanes, `group` of whose terms stay below 2^24 together.
 #[inline(always)]
-fn small_lanes<const N: usize>(
-    row: &[f32],
-    b: &[f32],
-    width: usize,
-    group: usize,
-    out: &mut [f64; WIDE],
-) {
+fn small_lanes<const N: usize>(block: Block<'_, f32>, group: usize, out: &mut [f64; WIDE]) {
+    let Block { row, b, width } = block;
     let mut sums = [0.0f64; N];
     for (g, weights) in row.chunks(group).enumerate() {
         let mut partial = [0.0f32; N];
@@ -302,13 +369,8 @@ fn round_half_away(x: f32) -> f32 {
 }
 
 #[inline(always)]
-fn fixed_lanes(
-    row: &[f32],
-    b: &[f32],
-    width: usize,
-    sums: &mut [f64; LANES],
-    totals: &mut [f32; LANES],
-) {
+fn fixed_lanes(block: Block<'_, f32>, sums: &mut [f64; LANES], totals: &mut [f32; LANES]) {
+    let Block { row, b, width } = block;
     for (i, &w) in row.iter().enumerate() {
         let x = &b[i * width..][..LANES];
         for lane in 0..LANES {
@@ -338,12 +400,11 @@ fn grouped_rows(rows: &Rows, b: &Columns<f32>, limit: f64, out: &mut [f64]) {
         for i in 0..rows.count {
             let columns = b.values.get(at..).unwrap_or_default();
             let mut sums = [0.0f32; WIDE];
-            let arch = pulp::Arch::new();
+            let (arch, block) =
+                (pulp::Arch::new(), Block { row: rows.row(i), b: columns, width: b.width });
             match size {
-                WIDE => arch
-                    .dispatch(|| grouped_lanes::<WIDE>(rows.row(i), columns, b.width, &mut sums)),
-                _ => arch
-                    .dispatch(|| grouped_lanes::<LANES>(rows.row(i), columns, b.width, &mut sums)),
+                WIDE => arch.dispatch(Grouped::<WIDE> { block, sums: &mut sums }),
+                _ => arch.dispatch(Grouped::<LANES> { block, sums: &mut sums }),
             }
             let size = size.min(b.n - at);
             for (out, sum) in out[i * b.n + at..][..size].iter_mut().zip(sums) {
@@ -363,7 +424,8 @@ fn eleven_bits(x: f32) -> f32 {
 }
 
 #[inline(always)]
-fn grouped_lanes<const N: usize>(row: &[f32], b: &[f32], width: usize, out: &mut [f32; WIDE]) {
+fn grouped_lanes<const N: usize>(block: Block<'_, f32>, out: &mut [f32; WIDE]) {
+    let Block { row, b, width } = block;
     let mut sums = [0.0f32; N];
     for (group, weights) in row.chunks(4).enumerate() {
         let mut partial = [0.0f32; N];
