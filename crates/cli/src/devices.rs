@@ -35,6 +35,16 @@ pub(crate) struct DeviceArgs {
     /// Threads of the CPU; all processors by default
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS))]
     threads: Option<u16>,
+    #[command(flatten)]
+    engine: EngineArgs,
+    /// What runs on an engine; everything by default
+    #[arg(long, value_enum)]
+    mode: Option<Mode>,
+}
+
+/// Which engine is emulated.
+#[derive(Args)]
+pub(crate) struct EngineArgs {
     /// Chip of the emulated engine, such as m1, m4-max or a17-pro; m4 by default
     #[arg(long, value_name = "CHIP")]
     chip: Option<String>,
@@ -44,9 +54,6 @@ pub(crate) struct DeviceArgs {
     /// Arithmetic of the emulated engine; its own by default
     #[arg(long, value_enum)]
     engine_arithmetic: Option<Numbers>,
-    /// What runs on an engine; everything by default
-    #[arg(long, value_enum)]
-    mode: Option<Mode>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -86,7 +93,8 @@ pub(crate) struct Device {
 struct Engine {
     stats: Box<dyn Fn() -> Stats>,
     adapt: Box<dyn Fn(Factors) -> exec::Result<()>>,
-    functions: Vec<String>,
+    /// All if none is named.
+    functions: Option<Vec<String>>,
     title: String,
 }
 
@@ -94,91 +102,35 @@ struct Engine {
 type Factors = BTreeMap<String, (Tensor, Tensor)>;
 
 /// Makes a device whose programs have slots for adapters.
-type Open<'a> = Box<dyn FnOnce(Vec<AdapterSlot>) -> Device + 'a>;
+type Open = Box<dyn FnOnce(Vec<AdapterSlot>) -> Device>;
 
 impl DeviceArgs {
     /// Finds the device; what is returned makes it ready.
     ///
     /// # Errors
     /// When there is no such chip.
-    pub(crate) fn find(&self) -> Result<Open<'_>> {
-        let emulated = [
-            ("--chip", self.chip.is_some()),
-            ("--os", self.os.is_some()),
-            ("--engine-arithmetic", self.engine_arithmetic.is_some()),
-        ];
-        let not_emulated = self.device != Kind::Emulator;
-        if let Some((name, _)) = emulated.iter().find(|(_, given)| *given && not_emulated) {
-            bail!("{name} is of --device emulator");
-        }
+    pub(crate) fn find(&self) -> Result<Open> {
         if self.mode.is_some() && self.device == Kind::Cpu {
             bail!("--mode is of --device emulator and ane");
         }
         let host = self.cpu();
+        let functions = match self.mode.unwrap_or(Mode::Full) {
+            Mode::Full => vec![PREFILL.to_owned(), DECODE.to_owned()],
+            Mode::Prefill => vec![PREFILL.to_owned()],
+        };
         match self.device {
-            Kind::Cpu => Ok(Box::new(|_| Device { backend: host, engine: None })),
-            Kind::Emulator => {
-                let chip = chip(self.chip.as_deref().unwrap_or("m4"))?;
-                let os = match self.os {
-                    Some(os) => os,
-                    None => "macos15".parse()?,
-                };
-                let arithmetic = match self.engine_arithmetic.unwrap_or(Numbers::Engine) {
-                    Numbers::Exact => Arithmetic::Exact,
-                    Numbers::Fp16 => Arithmetic::Fp16,
-                    Numbers::Engine => Arithmetic::Engine,
-                };
-                let directory = environment::temporary();
-                let machine = Machine::new(chip.clone(), os, arithmetic, directory);
-                let title = format!("emulated {}", chip.title);
-                let port = Emulator::new(machine);
-                Ok(Box::new(move |slots| self.over(port, host, (chip, os, title), slots)))
+            Kind::Cpu => {
+                self.engine.none()?;
+                Ok(Box::new(|_| Device::host(host)))
             }
-            Kind::Ane => {
-                let port = AnePort::open()?;
-                let machine = port.machine().clone();
-                let (chip, os) = (chip(&machine.chip)?, format!("macos{}", machine.os).parse()?);
-                let title = chip.title.clone();
-                Ok(Box::new(move |slots| self.over(port, host, (chip, os, title), slots)))
-            }
+            Kind::Emulator => self.engine.emulated(host, Some(functions)),
+            Kind::Ane => self.engine.own(host, Some(functions)),
         }
     }
 
     /// The CPU with as many threads as are wanted.
     pub(crate) fn cpu(&self) -> Arc<CpuBackend> {
         Arc::new(CpuBackend::new(self.threads.map_or_else(environment::threads, usize::from)))
-    }
-
-    fn over<P: Port + 'static>(
-        &self,
-        port: P,
-        host: Arc<CpuBackend>,
-        (chip, os, title): (Chip, Os, String),
-        adapters: Vec<AdapterSlot>,
-    ) -> Device {
-        let functions = match self.mode.unwrap_or(Mode::Full) {
-            Mode::Full => vec![PREFILL.to_owned(), DECODE.to_owned()],
-            Mode::Prefill => vec![PREFILL.to_owned()],
-        };
-        let columns = COLUMNS.to_vec();
-        let options = Options {
-            chip,
-            os,
-            functions: Some(functions.clone()),
-            columns,
-            variable: Variable { adapters, ..Variable::default() },
-            update: None,
-            exhausted: None,
-        };
-        let backend = Arc::new(AneBackend::new(Arc::new(port), host, options));
-        let (told, adapted) = (backend.clone(), backend.clone());
-        let engine = Engine {
-            stats: Box::new(move || told.stats()),
-            adapt: Box::new(move |factors| adapted.use_adapter(Some(factors))),
-            functions,
-            title,
-        };
-        Device { backend, engine: Some(engine) }
     }
 
     /// Whether a token after the prompt is computed by the device asked for and not by the host.
@@ -192,10 +144,105 @@ impl DeviceArgs {
     }
 }
 
+impl EngineArgs {
+    /// Makes sure that nothing is asked of an emulated engine where there is none.
+    ///
+    /// # Errors
+    /// When something is.
+    pub(crate) fn none(&self) -> Result<()> {
+        let given = [
+            ("--chip", self.chip.is_some()),
+            ("--os", self.os.is_some()),
+            ("--engine-arithmetic", self.engine_arithmetic.is_some()),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            Some((name, _)) => bail!("{name} is of --device emulator"),
+            None => Ok(()),
+        }
+    }
+
+    /// An emulated engine for `functions`, all if none is named.
+    ///
+    /// # Errors
+    /// When there is no such chip.
+    pub(crate) fn emulated(
+        &self,
+        host: Arc<CpuBackend>,
+        functions: Option<Vec<String>>,
+    ) -> Result<Open> {
+        let chip = chip(self.chip.as_deref().unwrap_or("m4"))?;
+        let os = match self.os {
+            Some(os) => os,
+            None => "macos15".parse()?,
+        };
+        let arithmetic = match self.engine_arithmetic.unwrap_or(Numbers::Engine) {
+            Numbers::Exact => Arithmetic::Exact,
+            Numbers::Fp16 => Arithmetic::Fp16,
+            Numbers::Engine => Arithmetic::Engine,
+        };
+        let machine = Machine::new(chip.clone(), os, arithmetic, environment::temporary());
+        let title = format!("emulated {}", chip.title);
+        let port = Emulator::new(machine);
+        Ok(Box::new(move |slots| over(port, host, (chip, os, title), functions, slots)))
+    }
+
+    /// This Mac's engine for `functions`, all if none is named, after its self-test.
+    ///
+    /// # Errors
+    /// When there is none, or it does not do what the driver relies on.
+    pub(crate) fn own(
+        &self,
+        host: Arc<CpuBackend>,
+        functions: Option<Vec<String>>,
+    ) -> Result<Open> {
+        self.none()?;
+        let port = AnePort::open()?;
+        ane_port::self_test(&port)?;
+        let machine = port.machine().clone();
+        let (chip, os) = (chip(&machine.chip)?, format!("macos{}", machine.os).parse()?);
+        let title = chip.title.clone();
+        Ok(Box::new(move |slots| over(port, host, (chip, os, title), functions, slots)))
+    }
+}
+
+fn over<P: Port + 'static>(
+    port: P,
+    host: Arc<CpuBackend>,
+    (chip, os, title): (Chip, Os, String),
+    functions: Option<Vec<String>>,
+    adapters: Vec<AdapterSlot>,
+) -> Device {
+    let options = Options {
+        chip,
+        os,
+        functions: functions.clone(),
+        columns: COLUMNS.to_vec(),
+        variable: Variable { adapters, ..Variable::default() },
+        update: None,
+        exhausted: None,
+    };
+    let backend = Arc::new(AneBackend::new(Arc::new(port), host, options));
+    let (told, adapted) = (backend.clone(), backend.clone());
+    let engine = Engine {
+        stats: Box::new(move || told.stats()),
+        adapt: Box::new(move |factors| adapted.use_adapter(Some(factors))),
+        functions,
+        title,
+    };
+    Device { backend, engine: Some(engine) }
+}
+
 impl Device {
+    /// The CPU alone.
+    pub(crate) fn host(backend: Arc<CpuBackend>) -> Self {
+        Device { backend, engine: None }
+    }
+
     /// Whether function `name` is the host's.
     pub(crate) fn is_on_host(&self, name: &str) -> bool {
-        self.engine.as_ref().is_none_or(|e| !e.functions.iter().any(|f| f == name))
+        let on_engine =
+            |e: &Engine| e.functions.as_ref().is_none_or(|all| all.iter().any(|f| f == name));
+        !self.engine.as_ref().is_some_and(on_engine)
     }
 
     /// Gives the engine, if there is one, another adapter.

@@ -1,16 +1,20 @@
-//! What runs a Core ML program step by step: the reference interpreter, or the CPU by native kernels.
+//! What runs a Core ML program step by step: the reference interpreter, the CPU by native kernels, or a
+//! Neural Engine with the CPU for the rest.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use cpu::CpuBackend;
-use exec::{Backend, Fallback, Runnable, State, Tensors};
+use exec::{Fallback, Runnable, State, Tensors};
 use mil::eval::{Array, Value};
 use mil::{Function, Program, Type};
 use serde::Serialize;
 use tensor::DType;
+
+use crate::devices::{self, EngineArgs};
 
 /// What runs a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
@@ -20,15 +24,21 @@ pub(crate) enum Device {
     Cpu,
     /// The reference interpreter, slow, which defines what a program computes
     Interpreter,
+    /// An emulated Neural Engine, with the CPU for what it does not take
+    Emulator,
+    /// This Mac's Neural Engine, with the CPU for the rest; never run on one so far
+    Ane,
 }
 
-/// A program on the CPU, with its states.
-pub(crate) struct OnCpu {
+/// A program on a device, with its states.
+pub(crate) struct OnDevice {
+    device: devices::Device,
     runnable: Box<dyn Runnable>,
     state: State,
 }
 
-/// The operations of one kind that the CPU leaves to the interpreter.
+/// The operations of one kind that a device leaves to another: the CPU to the interpreter, an engine to
+/// the CPU.
 #[derive(Serialize)]
 pub(crate) struct Left {
     operation: &'static str,
@@ -43,12 +53,28 @@ pub(crate) fn not_for_cpu(function: &Function) -> Option<String> {
     Some(format!("output {} is a {}", function.values[*output].name, function.ty(*output)))
 }
 
-impl OnCpu {
-    /// Prepares `program` for `threads` threads.
-    pub(crate) fn new(program: &Program, threads: usize) -> Result<Self> {
-        let runnable = CpuBackend::new(threads).prepare(program)?;
+impl OnDevice {
+    /// Prepares `program` for `device`, which is not the interpreter, with `threads` threads for the CPU.
+    pub(crate) fn new(
+        program: &Program,
+        device: Device,
+        engine: &EngineArgs,
+        threads: usize,
+    ) -> Result<Self> {
+        let host = Arc::new(CpuBackend::new(threads));
+        let device = match device {
+            Device::Emulator => engine.emulated(host, None)?(Vec::new()),
+            Device::Ane => engine.own(host, None)?(Vec::new()),
+            Device::Cpu | Device::Interpreter => devices::Device::host(host),
+        };
+        let runnable = device.backend.prepare(program)?;
         let state = runnable.new_state()?;
-        Ok(OnCpu { runnable, state })
+        Ok(OnDevice { device, runnable, state })
+    }
+
+    /// What an engine did: for programs, and in a line.
+    pub(crate) fn engine(&self) -> Option<(serde_json::Value, String)> {
+        self.device.report().zip(self.device.summary())
     }
 
     /// Runs function `name` once; its outputs in order.
@@ -72,7 +98,7 @@ impl OnCpu {
         function.body.outputs.iter().map(output).collect()
     }
 
-    /// What was left to the interpreter in function `name`, by kind of operation and reason.
+    /// What was left to another device in function `name`, by kind of operation and reason.
     pub(crate) fn left(&self, name: &str) -> Vec<Left> {
         let mut left: Vec<Left> = Vec::new();
         let of_function = |f: &&Fallback| f.function == name;
@@ -88,15 +114,22 @@ impl OnCpu {
     }
 }
 
-/// A line that tells what was left to the interpreter.
-pub(crate) fn summary(left: &[Left]) -> String {
+/// A line that tells what `device` left to another.
+pub(crate) fn summary(device: Device, left: &[Left]) -> String {
     let all: usize = left.iter().map(|l| l.count).sum();
     if all == 0 {
-        return "all operations ran natively".to_owned();
+        return match device {
+            Device::Emulator | Device::Ane => "all operations ran on the engine".to_owned(),
+            Device::Cpu | Device::Interpreter => "all operations ran natively".to_owned(),
+        };
     }
+    let to = match device {
+        Device::Emulator | Device::Ane => "CPU",
+        Device::Cpu | Device::Interpreter => "interpreter",
+    };
     let kind = |l: &Left| format!("{} x {} ({})", l.count, l.operation, l.reason);
     let kinds: Vec<String> = left.iter().map(kind).collect();
-    format!("left to the interpreter: {}", kinds.join(", "))
+    format!("left to the {to}: {}", kinds.join(", "))
 }
 
 impl Device {
@@ -114,16 +147,19 @@ impl Device {
         let reason = not_for_cpu(function);
         match asked {
             Some(Device::Interpreter) => Ok(Device::Interpreter),
-            Some(Device::Cpu) => {
+            Some(device) => {
                 ensure!(
                     definitions.is_empty(),
-                    "--device cpu goes without {}, which only --device interpreter has",
+                    "--device {} goes without {}, which only --device interpreter has",
+                    device
+                        .to_possible_value()
+                        .map_or_else(String::new, |v| v.get_name().to_owned()),
                     definitions.join(" and ")
                 );
                 if let Some(reason) = reason {
                     bail!("{reason}, which only --device interpreter gives");
                 }
-                Ok(Device::Cpu)
+                Ok(device)
             }
             None if definitions.is_empty() && reason.is_none() => Ok(Device::Cpu),
             None => Ok(Device::Interpreter),

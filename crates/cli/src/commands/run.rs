@@ -1,4 +1,5 @@
-//! `rigel run`: runs a function of a Core ML program, natively or by the reference interpreter.
+//! `rigel run`: runs a function of a Core ML program, natively, on a Neural Engine, or by the reference
+//! interpreter.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,7 +18,8 @@ use mil::{Program, ValueId};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::executor::{self, Device, Left, OnCpu};
+use crate::devices::EngineArgs;
+use crate::executor::{self, Device, Left, OnDevice};
 use crate::{environment, output};
 
 /// Rows of which the largest element is shown.
@@ -46,6 +48,8 @@ pub(crate) struct Run {
     /// it has, or an output is no tensor of numbers, and otherwise the CPU
     #[arg(long, value_enum)]
     device: Option<Device>,
+    #[command(flatten)]
+    engine: EngineArgs,
     /// How the interpreter rounds results, f32 by default; the CPU's way is fp16
     #[arg(long, value_enum)]
     arithmetic: Option<Rounding>,
@@ -67,7 +71,7 @@ pub(crate) struct Run {
     seed: u64,
     /// Print a JSON object: function, device, arithmetic, steps (of each the outputs: name, type, min, max, mean,
     /// nan, infinite, first, argmax), of the CPU fallbacks (operations left to the interpreter: operation, count,
-    /// reason), and with --locate-nan origin
+    /// reason; of an engine to the CPU), what an engine did, and with --locate-nan origin
     #[arg(long)]
     json: bool,
 }
@@ -123,8 +127,11 @@ impl Run {
         };
         let function = program.functions.get(name).context("the function to run")?;
         let device = Device::choose(self.device, &self.definitions(), function)?;
-        if device == Device::Cpu {
-            return self.on_cpu(&program, name, &mut inputs);
+        if device != Device::Emulator {
+            self.engine.none()?;
+        }
+        if device != Device::Interpreter {
+            return self.on_device(&program, name, device, &mut inputs);
         }
         let mut states = eval::new_states(&program, name)?;
         let arithmetic = Arithmetic::from(self.rounding(device));
@@ -145,7 +152,7 @@ impl Run {
         }
         let shown: Vec<Vec<Shown>> =
             all.iter().map(|step| step.iter().map(|o| self.shown(o)).collect()).collect();
-        self.report(name, &shown, (device, &[]), origin.as_ref())
+        self.report(name, &shown, (device, &[], None), origin.as_ref())
     }
 
     /// The options given that say how the interpreter is to compute or what of it is to be seen.
@@ -170,24 +177,34 @@ impl Run {
     /// How results are rounded.
     fn rounding(&self, device: Device) -> Rounding {
         match device {
-            Device::Cpu => Rounding::Fp16,
+            Device::Cpu | Device::Emulator | Device::Ane => Rounding::Fp16,
             Device::Interpreter => self.arithmetic.unwrap_or(Rounding::F32),
         }
     }
 
-    /// Runs all steps by native kernels.
-    fn on_cpu(&self, program: &Program, name: &str, inputs: &mut Inputs) -> Result<()> {
-        let mut cpu = OnCpu::new(program, environment::threads())?;
+    /// Runs all steps by native kernels or on an engine.
+    fn on_device(
+        &self,
+        program: &Program,
+        name: &str,
+        device: Device,
+        inputs: &mut Inputs,
+    ) -> Result<()> {
+        let single = Program {
+            functions: program.functions.get_key_value(name).into_iter().map(cloned).collect(),
+            ..program.clone()
+        };
+        let mut on = OnDevice::new(&single, device, &self.engine, environment::threads())?;
         let mut all = Vec::new();
         for step in 0..self.steps as usize {
-            all.push(cpu.step((program, name), &inputs.step(step))?);
+            all.push(on.step((program, name), &inputs.step(step))?);
         }
         if let Some(path) = &self.output {
             save(&all, Arithmetic::Fp16)?.save(path)?;
         }
         let shown: Vec<Vec<Shown>> =
             all.iter().map(|step| step.iter().map(|o| self.shown(o)).collect()).collect();
-        self.report(name, &shown, (Device::Cpu, &cpu.left(name)), None)
+        self.report(name, &shown, (device, &on.left(name), on.engine()), None)
     }
 
     /// The outputs of one step, and with `--locate-nan` where numbers ended.
@@ -234,7 +251,7 @@ impl Run {
         &self,
         name: &str,
         steps: &[Vec<Shown>],
-        (device, left): (Device, &[Left]),
+        (device, left, engine): (Device, &[Left], Option<(serde_json::Value, String)>),
         origin: Option<&Origin>,
     ) -> Result<()> {
         if self.json {
@@ -245,8 +262,11 @@ impl Run {
                 "arithmetic": arithmetic,
                 "steps": steps,
             });
-            if device == Device::Cpu {
+            if device != Device::Interpreter {
                 value["fallbacks"] = json!(left);
+            }
+            if let Some((engine, _)) = engine {
+                value["engine"] = engine;
             }
             if self.locate_nan {
                 value["origin"] = json!(origin);
@@ -261,8 +281,13 @@ impl Run {
                 output::line(&listing(o))?;
             }
         }
+        let left = executor::summary(device, left);
+        if let Some((_, engine)) = engine {
+            output::line(&engine)?;
+            return output::line(&left);
+        }
         if device == Device::Cpu {
-            return output::line(&format!("on the CPU: {}", executor::summary(left)));
+            return output::line(&format!("on the CPU: {left}"));
         }
         match origin {
             Some(o) => output::line(&format!(
@@ -273,6 +298,10 @@ impl Run {
             None => Ok(()),
         }
     }
+}
+
+fn cloned<K: Clone, V: Clone>((key, value): (&K, &V)) -> (K, V) {
+    (key.clone(), value.clone())
 }
 
 /// An archive of the outputs; those of several steps are stacked.

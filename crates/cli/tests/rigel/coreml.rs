@@ -300,3 +300,22 @@ fn packages_are_listed() {
     let range = rigel(["inspect", &artefact("mlp_range.mlpackage")]);
     assert!(range.out.contains("tensor<fp16, [?, 64]>  [1..32, 64]"), "{}", range.out);
 }
+
+/// The same program on an emulated engine, which says what it did and what it left.
+#[test]
+fn a_package_runs_on_an_emulated_engine() {
+    let package = artefact("llama_gqa_ios18.mlpackage");
+    let run = |device: &[&str]| {
+        let mut arguments = vec!["run", &package, "--input", "random", "--json"];
+        arguments.extend(device);
+        json(&rigel(&arguments))
+    };
+    let cpu = run(&[]);
+    for chip in ["m1", "m4"] {
+        let engine = run(&["--device", "emulator", "--chip", chip, "--engine-arithmetic", "fp16"]);
+        assert!(engine["engine"]["dispatches"].as_u64().unwrap() >= 1, "{engine}");
+        assert!(engine["fallbacks"].as_array().unwrap().iter().all(|f| f["operation"] != "linear"));
+        let mean = |out: &serde_json::Value| out["steps"][0][0]["max"].as_f64().unwrap();
+        assert!((mean(&cpu) - mean(&engine)).abs() < 5e-3);
+    }
+}
