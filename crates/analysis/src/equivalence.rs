@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use mil::eval::{self, Arithmetic, Array, Data, States, Value};
 use mil::package::{Kind, Package, Shapes};
-use mil::{ErrorKind, Program};
+use mil::{ErrorKind, Program, TensorType};
 use serde::Serialize;
 use tensor::DType;
 
 use crate::Error;
 use crate::error::{Context, Result, bail, ensure};
 use crate::inputs::{InputArg, Inputs};
+use crate::padding;
 
 /// Calls of a function that has states, each of which finds what the one before left.
 const STEPS: usize = 3;
@@ -24,13 +25,15 @@ pub enum Closeness {
     /// Equal but for rounding, where nothing but constants is rounded: a result of half precision may be off
     /// by a hundredth of its largest element, any other by a ten-thousandth.
     Rounding,
+    /// Equal where nothing at all is rounded but in double precision: sums may be in another order.
+    Exact,
 }
 
 impl Closeness {
     fn arithmetic(self) -> Arithmetic {
         match self {
             Closeness::Bits => Arithmetic::Fp16,
-            Closeness::Rounding => Arithmetic::Exact,
+            Closeness::Rounding | Closeness::Exact => Arithmetic::Exact,
         }
     }
 
@@ -40,6 +43,7 @@ impl Closeness {
             Closeness::Bits => 0.0,
             Closeness::Rounding if halves => 1e-2,
             Closeness::Rounding => 1e-4,
+            Closeness::Exact => 1e-9,
         }
     }
 }
@@ -69,9 +73,15 @@ pub struct Reference {
 struct Trial {
     function: String,
     sizes: BTreeMap<String, usize>,
-    inputs: Vec<BTreeMap<String, Value>>,
+    inputs: Steps,
     expected: Outcome,
 }
+
+/// The inputs of each call, by name.
+type Steps = Vec<BTreeMap<String, Value>>;
+
+/// The part of the first array that is compared with the second; `None` for all of it.
+type Cut<'a> = dyn Fn(&Array, &Array) -> Option<Array> + 'a;
 
 /// What calls gave: outputs by name of each, and the states after the last.
 struct Outcome {
@@ -119,10 +129,32 @@ impl Reference {
     /// # Errors
     /// The first that fails or gives something else: function, step, and output or state.
     pub fn hold(&self, program: &Program) -> Result<Vec<Checked>> {
+        self.compared(program, &|trial| Ok(trial.inputs.clone()), &|_, _| None)
+    }
+
+    /// As [`Reference::hold`], for a program of whose inputs, outputs and states some axes are longer. Inputs are
+    /// lengthened by what is no number, which must have no effect; of outputs and states the part is compared
+    /// that was there before.
+    ///
+    /// # Errors
+    /// As [`Reference::hold`].
+    pub fn hold_grown(&self, program: &Program) -> Result<Vec<Checked>> {
+        self.compared(program, &|trial| grown_inputs(trial, program), &|actual, expected| {
+            let corner = padding::fits(&expected.shape, &actual.shape);
+            corner.then(|| padding::cut(actual, &expected.shape))
+        })
+    }
+
+    fn compared(
+        &self,
+        program: &Program,
+        inputs: &dyn Fn(&Trial) -> Result<Steps>,
+        cut: &Cut<'_>,
+    ) -> Result<Vec<Checked>> {
         let mut all: Vec<Checked> = Vec::new();
         for trial in &self.trials {
-            let difference = self
-                .difference(trial, program)
+            let difference = inputs(trial)
+                .and_then(|inputs| self.difference(trial, program, &inputs, cut))
                 .with_context(|| format!("function {}", trial.function))?;
             match all.iter_mut().find(|c| c.function == trial.function) {
                 Some(checked) => {
@@ -141,11 +173,22 @@ impl Reference {
     }
 
     /// The largest difference between what `trial` gave and gives.
-    fn difference(&self, trial: &Trial, program: &Program) -> Result<f64> {
+    fn difference(
+        &self,
+        trial: &Trial,
+        program: &Program,
+        inputs: &[BTreeMap<String, Value>],
+        cut: &Cut<'_>,
+    ) -> Result<f64> {
         let arithmetic = self.closeness.arithmetic();
-        let actual = outcome(program, &trial.function, &trial.sizes, &trial.inputs, arithmetic)?;
+        let actual = outcome(program, &trial.function, &trial.sizes, inputs, arithmetic)?;
         let mut largest = 0f64;
         let mut same = |place: String, actual: &Value, expected: &Value| {
+            let corner = match (actual, expected) {
+                (Value::Array(a), Value::Array(e)) => cut(a, e).map(Value::from),
+                _ => None,
+            };
+            let actual = corner.as_ref().unwrap_or(actual);
             let difference = value_difference(actual, expected).context(place.clone())?;
             let limit = self.closeness.limit(self.halves || has_halves(program));
             if difference.is_nan() || difference > limit {
@@ -171,6 +214,23 @@ impl Reference {
         }
         Ok(largest)
     }
+}
+
+/// The inputs of a trial, as long as those of `program`.
+fn grown_inputs(trial: &Trial, program: &Program) -> Result<Steps> {
+    let function = program.functions.get(&trial.function).context("the function is missing")?;
+    let grown = |(name, value): (&String, &Value)| {
+        let ty = function.input(name).and_then(|v| function.tensor_ty(v));
+        let shape = ty.and_then(TensorType::fixed_shape);
+        let value = match (value, shape) {
+            (Value::Array(a), Some(shape)) if padding::fits(&a.shape, &shape) => {
+                padding::grown(a, &shape).into()
+            }
+            _ => value.clone(),
+        };
+        (name.clone(), value)
+    };
+    Ok(trial.inputs.iter().map(|step| step.iter().map(grown).collect()).collect())
 }
 
 /// Whether something in the program is of half precision.

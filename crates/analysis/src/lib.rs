@@ -14,6 +14,7 @@ pub mod nonfinite;
 pub mod npy;
 pub mod outputs;
 pub mod package_listing;
+mod padding;
 pub mod statistics;
 pub mod units;
 mod written;

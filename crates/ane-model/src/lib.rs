@@ -31,4 +31,4 @@ pub mod rules;
 
 pub use chip::Chip;
 pub use os::Os;
-pub use rules::{CheckOptions, Diagnostic, Path, Rule, Severity, check};
+pub use rules::{CheckOptions, Diagnostic, Fix, Path, Rule, Severity, check};

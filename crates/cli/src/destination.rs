@@ -2,8 +2,20 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use mil::package::Package;
+
+/// Whether the destination is MIL text and no package.
+///
+/// # Errors
+/// When its name says neither.
+pub(crate) fn is_text(path: &Path) -> Result<bool> {
+    match path.extension().and_then(|e| e.to_str()) {
+        Some("mlpackage") => Ok(false),
+        Some("mil") => Ok(true),
+        _ => bail!("{}: the destination is named .mlpackage or .mil", path.display()),
+    }
+}
 
 /// Refuses to write over what is there unless told to, and over or into the source always. `text` has its
 /// weights beside it.

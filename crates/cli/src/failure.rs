@@ -3,6 +3,8 @@
 use std::io;
 use std::process::ExitCode;
 
+use anyhow::Result;
+
 use crate::output::{Style, on_stderr};
 
 /// Shows `error` and returns the exit status. A reader of our output who has left is no failure.
@@ -12,6 +14,27 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     }
     show(error);
     ExitCode::FAILURE
+}
+
+/// Exit status of commands that judge when there is nothing to judge, as diff and cmp have it, and as for wrong
+/// usage.
+const TROUBLE: u8 = 2;
+
+/// The exit status of a command that judges: success or failure as `verdict` has it, another one for errors, which
+/// are shown. A reader of our output who has left is an error for the caller.
+///
+/// # Errors
+/// That the reader has left.
+pub(crate) fn verdict(verdict: Result<bool>) -> Result<ExitCode> {
+    match verdict {
+        Ok(true) => Ok(ExitCode::SUCCESS),
+        Ok(false) => Ok(ExitCode::FAILURE),
+        Err(error) if reader_is_gone(&error) => Err(error),
+        Err(error) => {
+            show(&error);
+            Ok(ExitCode::from(TROUBLE))
+        }
+    }
 }
 
 /// Whether the error is that nobody reads our output any more.

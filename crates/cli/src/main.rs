@@ -3,6 +3,7 @@
 #![allow(rustdoc::broken_intra_doc_links, reason = "doc comments of arguments are help text")]
 
 mod adapters;
+mod chips;
 mod commands;
 mod destination;
 mod devices;

@@ -15,6 +15,7 @@ mod decompose;
 mod dequantize;
 mod driver;
 mod error;
+pub mod fixes;
 mod fold;
 mod half;
 mod identity;

@@ -34,7 +34,7 @@ pub fn catalogue_text() -> String {
 }
 
 /// The same as JSON: `rules` by name, each with `topic`, `paths`, `title`, `severity`, `outcome`, `symptom`,
-/// `code`, `scope`, `evidence`, `fix`; and `chips`, each with `name` and `title`.
+/// `code`, `scope`, `evidence`, `fix`, `rewriting`; and `chips`, each with `name` and `title`.
 pub fn catalogue_json() -> Value {
     let mut all = Map::new();
     for (topic, rules) in TOPICS {

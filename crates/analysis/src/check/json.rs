@@ -1,9 +1,10 @@
 //! The report as JSON.
 
+use ane_model::Rule;
 use ane_model::rules::Evidence;
-use ane_model::{Rule, Severity};
 use serde_json::{Map, Value, json};
 
+use super::policy::SEVERITIES;
 use super::{Finding, Report, placed, words};
 
 /// The form; it grows when a field changes or goes, not when one comes.
@@ -17,7 +18,8 @@ impl Report<'_> {
     /// - `findings`, each with `rule`, `severity`, `denied`, `function`, `op` (kind and name), `index` (in the
     ///   order of the text), `line`, `column`, `end_column` (null where they are not known), `message`,
     ///   `fingerprint`,
-    /// - `rules`: by name, of those that speak, as [`catalogue_json`](super::catalogue_json) has them,
+    /// - `rules`: by name, of those that speak, as [`catalogue_json`](super::catalogue_json) has them; `rewriting` is
+    ///   not null if there is one that makes the change (`name`, `changes_interface`, `arguments` that ask for it),
     /// - `vanished`: what a baseline has and the program does not,
     /// - `placements`: by function, with each operation's support, backend and estimates.
     pub fn json(&self) -> Value {
@@ -28,7 +30,7 @@ impl Report<'_> {
             rules.entry(rule.id).or_insert_with(|| rule_json(rule));
         }
         let mut summary = json!({ "denied": self.denied(), "allowed": self.allowed });
-        for severity in [Severity::Error, Severity::Warning, Severity::Info] {
+        for severity in SEVERITIES {
             summary[words::severity(severity)] = json!(self.count(severity));
         }
         if let Some(known) = self.known {
@@ -81,5 +83,10 @@ pub(super) fn rule_json(rule: &Rule) -> Value {
         "scope": words::scope(rule),
         "evidence": rule.evidence.iter().map(evidence).collect::<Vec<_>>(),
         "fix": rule.fix,
+        "rewriting": rule.rewriting.map(|fix| json!({
+            "name": fix.name(),
+            "changes_interface": fix.changes_interface(),
+            "arguments": words::remedy(fix),
+        })),
     })
 }

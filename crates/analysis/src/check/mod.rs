@@ -37,6 +37,19 @@ pub struct Options<'a> {
     pub function: Option<&'a str>,
 }
 
+impl<'a> Options<'a> {
+    /// What the rules are asked for.
+    pub fn rules(&self) -> CheckOptions<'a> {
+        let Options { chip, route, os, .. } = *self;
+        CheckOptions { chip, path: route, os }
+    }
+
+    /// Whether a finding is of what is looked at.
+    pub fn concerns(&self, diagnostic: &Diagnostic) -> bool {
+        self.function.is_none_or(|name| diagnostic.function.as_deref().is_none_or(|of| of == name))
+    }
+}
+
 /// One finding.
 #[derive(Clone, Debug)]
 pub struct Finding {
@@ -124,11 +137,8 @@ pub fn check<'a>(
 
 /// All findings in the functions looked at.
 fn findings(subject: &Subject, options: &Options<'_>, policy: &Policy) -> Vec<Finding> {
-    let Options { chip, route, os, function } = *options;
-    let mut diagnostics =
-        ane_model::check(subject.program(), &CheckOptions { chip, path: route, os });
-    diagnostics
-        .retain(|d| function.is_none_or(|name| d.function.as_deref().is_none_or(|of| of == name)));
+    let mut diagnostics = ane_model::check(subject.program(), &options.rules());
+    diagnostics.retain(|d| options.concerns(d));
     let mut ordinals = HashMap::new();
     let finding = |diagnostic: Diagnostic| Finding {
         place: subject.place(&diagnostic),

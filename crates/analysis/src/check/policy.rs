@@ -2,6 +2,7 @@
 
 use ane_model::{Rule, Severity};
 
+use super::words;
 use crate::error::{Result, bail};
 
 /// What denies no severity.
@@ -16,9 +17,13 @@ pub struct Policy {
     allowed: Vec<&'static str>,
 }
 
+/// Severities, the worst first.
+pub(super) const SEVERITIES: [Severity; 3] = [Severity::Error, Severity::Warning, Severity::Info];
+
 /// The words for severities in the argument of what is denied.
 pub fn severities() -> [&'static str; 4] {
-    ["error", "warning", "info", NONE]
+    let [error, warning, info] = SEVERITIES.map(words::severity);
+    [error, warning, info, NONE]
 }
 
 impl Policy {
@@ -31,16 +36,12 @@ impl Policy {
         let mut policy = Policy { least: None, denied: Vec::new(), allowed: Vec::new() };
         let mut stated = false;
         for name in deny {
-            let severity = match name.as_ref() {
-                "error" => Some(Severity::Error),
-                "warning" => Some(Severity::Warning),
-                "info" => Some(Severity::Info),
-                NONE => None,
-                name => {
-                    policy.denied.push(rule(name)?);
-                    continue;
-                }
-            };
+            let name = name.as_ref();
+            let severity = SEVERITIES.into_iter().find(|&s| words::severity(s) == name);
+            if severity.is_none() && name != NONE {
+                policy.denied.push(rule(name)?);
+                continue;
+            }
             stated = true;
             policy.least = match (policy.least, severity) {
                 (Some(a), Some(b)) => Some(a.min(b)),
@@ -60,7 +61,8 @@ impl Policy {
         self.least.is_some_and(|least| severity >= least) || self.denied.contains(&rule.id)
     }
 
-    pub(super) fn allows(&self, rule: &Rule) -> bool {
+    /// Whether findings of a rule are not told.
+    pub fn allows(&self, rule: &Rule) -> bool {
         self.allowed.contains(&rule.id)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ane_model::{Rule, Severity};
+use ane_model::{Fix, Rule, Severity};
 use serde_json::{Value, json};
 
 use super::{Finding, Report, words};
@@ -117,16 +117,20 @@ const fn level(severity: Severity) -> &'static str {
 
 fn descriptor(rule: &Rule) -> Value {
     let code = rule.code.map_or_else(String::new, |code| format!(" ({code})"));
+    let fixable =
+        rule.rewriting.map(|fix| format!(" `rigel check {}` does it.", words::remedy(fix)));
+    let help = format!("{}.{}", rule.fix, fixable.unwrap_or_default());
     let sources = rule.evidence.iter().map(|e| format!("{} [{}]", e.source, words::trust(e.trust)));
     json!({
         "id": rule.id,
         "shortDescription": { "text": rule.title },
         "fullDescription": { "text": format!("{}. On the device: {}{code}.", rule.title, rule.symptom) },
-        "help": { "text": rule.fix },
+        "help": { "text": help },
         "defaultConfiguration": { "level": level(rule.severity) },
         "properties": {
             "scope": words::scope(rule),
             "outcome": words::outcome(rule.outcome).0,
+            "rewriting": rule.rewriting.map(Fix::name),
             "evidence": sources.collect::<Vec<_>>(),
         },
     })

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use ane_model::{Rule, Severity};
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 
+use super::policy::SEVERITIES;
 use super::words::{self, counted};
 use super::{Finding, Report, placed};
 
@@ -52,6 +53,12 @@ impl Report<'_> {
         groups
     }
 
+    /// How many findings have a rewriting that these arguments ask for.
+    fn fixable(&self, arguments: &str) -> usize {
+        let fixes = self.findings.iter().filter_map(|f| f.diagnostic.rule.rewriting);
+        fixes.filter(|&f| words::remedy(f) == arguments).count()
+    }
+
     fn rendered<'s>(&'s self, findings: &[&'s Finding], all: bool) -> Group<'s> {
         let first = findings[0];
         let rule = first.diagnostic.rule;
@@ -71,7 +78,11 @@ impl Report<'_> {
         group = group.element(note("device", on_the_device(rule)));
         group = group.element(note("evidence", evidence(rule)));
         group = group.element(note("scope", words::scope(rule)));
-        group.element(Level::HELP.message(rule.fix))
+        group = group.element(Level::HELP.message(rule.fix));
+        match rule.rewriting {
+            Some(fix) => group.element(note("fixable", format!("with {}", words::remedy(fix)))),
+            None => group,
+        }
     }
 
     /// Adds a finding's line of text with its message, or the message alone.
@@ -93,8 +104,7 @@ impl Report<'_> {
 
     fn summary(&self) -> String {
         let o = &self.options;
-        let [errors, warnings, infos] =
-            [Severity::Error, Severity::Warning, Severity::Info].map(|s| self.count(s));
+        let [errors, warnings, infos] = SEVERITIES.map(|s| self.count(s));
         let mut out = format!(
             "{}: {}, {}, {} for {} through {}, {}; {} denied",
             self.subject.name(),
@@ -106,6 +116,13 @@ impl Report<'_> {
             words::system(o.os),
             self.denied(),
         );
+        for remedy in [words::FIX, words::FIX_INTERFACE] {
+            let fixable = self.fixable(remedy);
+            if fixable > 0 {
+                let findings = counted(fixable, "finding", "findings");
+                let _ = write!(out, "\n{findings} fixable with {remedy}");
+            }
+        }
         if self.allowed > 0 {
             let _ = write!(out, "\n{} allowed", counted(self.allowed, "finding", "findings"));
         }

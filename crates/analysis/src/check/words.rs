@@ -1,7 +1,7 @@
 //! What the notions of the rules are called in reports.
 
 use ane_model::rules::{ANY_YEAR, Chips, Outcome, Trust, Years};
-use ane_model::{Os, Path as Route, Rule, Severity};
+use ane_model::{Fix, Os, Path as Route, Rule, Severity};
 
 /// A severity.
 pub(super) const fn severity(severity: Severity) -> &'static str {
@@ -49,6 +49,17 @@ pub(super) const fn trust(trust: Trust) -> &'static str {
         Trust::Claimed => "claimed",
         Trust::Disputed => "disputed",
     }
+}
+
+/// The argument that asks for rewritings.
+pub(super) const FIX: &str = "--fix";
+
+/// The arguments that ask for all of them, those too that change the interface.
+pub(super) const FIX_INTERFACE: &str = "--fix --fix-interface";
+
+/// The arguments that ask for a rewriting.
+pub(super) const fn remedy(fix: Fix) -> &'static str {
+    if fix.changes_interface() { FIX_INTERFACE } else { FIX }
 }
 
 /// A system, or that any is meant.

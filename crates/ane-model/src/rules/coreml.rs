@@ -4,7 +4,7 @@ use mil::OpKind;
 
 use super::cx::above;
 use super::{
-    Condition, DIRECT, Finding, Outcome, Path, Rule, Severity, claimed, disputed, measured,
+    Condition, DIRECT, Finding, Fix, Outcome, Path, Rule, Severity, claimed, disputed, measured,
 };
 use crate::placement::{Support, support};
 
@@ -86,6 +86,7 @@ pub(super) const RULES: &[Rule] = &[
         symptom: "the program is refused",
         evidence: &[measured("MIL has no such operation")],
         fix: "decompose it into plain MIL before exporting or lowering",
+        rewriting: Some(Fix::Dialect),
         condition: Condition::Op(|op| is_llm(op.kind()).then(|| Finding::new(op.kind().name()))),
         ..COREML
     },
@@ -123,6 +124,7 @@ pub(super) const RULES: &[Rule] = &[
             claimed("apple/ml-ane-transformers is written with it, for the engine"),
         ],
         fix: "use matmul",
+        rewriting: Some(Fix::Einsum),
         condition: Condition::Op(|op| {
             let finding = || Finding::at("einsum", Severity::Warning);
             (op.kind() == OpKind::Einsum).then(finding)

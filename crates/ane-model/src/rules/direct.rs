@@ -4,7 +4,7 @@ use mil::OpKind;
 
 use super::cx::{OpCx, stands};
 use super::{
-    Chips, Condition, DIRECT, Finding, Outcome, Rule, Severity, claimed, disputed, measured,
+    Chips, Condition, DIRECT, Finding, Fix, Outcome, Rule, Severity, claimed, disputed, measured,
 };
 use crate::chip::{Acceptance, Effect};
 
@@ -32,6 +32,7 @@ pub(super) const RULES: &[Rule] = &[
         code: None,
         evidence: &[claimed("maderix/ANE; Orion, paper table 3, no. 6; ANEgpt")],
         fix: "write query times key, plus mask, softmax, times value",
+        rewriting: Some(Fix::Attention),
         condition: Condition::Op(|op| {
             let masked =
                 op.kind() == OpKind::ScaledDotProductAttention && op.op.arg("attn_mask").is_some();
@@ -47,6 +48,7 @@ pub(super) const RULES: &[Rule] = &[
             measured("mil_infer: refused in every spelling"),
         ],
         fix: "write it with tanh, mul and add",
+        rewriting: Some(Fix::Gelu),
         condition: Condition::Op(|op| {
             let refused = || stands(&op.chip().switches.gelu, Acceptance::Refused, "gelu");
             (op.kind() == OpKind::Gelu).then(refused)?
@@ -58,6 +60,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "silu is refused by name",
         evidence: &[claimed("Orion: decompose"), disputed("jafreck/ironmill: works on hardware")],
         fix: "write x times sigmoid(x); through tanh (x/2 * (1 + tanh(x/2))) it is more exact",
+        rewriting: Some(Fix::Silu),
         condition: Condition::Op(|op| {
             let refused = || stands(&op.chip().switches.silu, Acceptance::Refused, "silu");
             (op.kind() == OpKind::Silu).then(refused)?
@@ -69,6 +72,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "conv takes no bias",
         evidence: &[claimed("Orion, paper table 3, no. 13; rustane")],
         fix: "add the bias, shaped [1, channels, 1, 1], afterwards",
+        rewriting: Some(Fix::ConvBias),
         condition: Condition::Op(|op| {
             let conv = matches!(op.kind(), OpKind::Conv | OpKind::ConvTranspose);
             (conv && op.op.arg("bias").is_some()).then(|| Finding::new("conv has bias="))
@@ -85,6 +89,7 @@ pub(super) const RULES: &[Rule] = &[
             claimed("maderix/ANE: pads, strides too"),
         ],
         fix: "make a const and name it in the argument",
+        rewriting: Some(Fix::NamedConstants),
         condition: Condition::Op(inline_argument),
         ..DIRECT
     },
@@ -96,6 +101,7 @@ pub(super) const RULES: &[Rule] = &[
             disputed("MILLer: the limit in the compiler's binary is 32768"),
         ],
         fix: "split the input channels, convolve each part, add the results",
+        rewriting: Some(Fix::SplitReduction),
         condition: Condition::Op(conv_input_channels),
         ..DIRECT
     },
@@ -125,6 +131,7 @@ pub(super) const RULES: &[Rule] = &[
             disputed("jafreck/ironmill: compiles when epsilon is given"),
         ],
         fix: "write pow(x, -0.5)",
+        rewriting: Some(Fix::Rsqrt),
         condition: Condition::Op(|op| {
             let refused = || stands(&op.chip().switches.rsqrt, Acceptance::Refused, "rsqrt");
             (op.kind() == OpKind::Rsqrt).then(refused)?
@@ -136,6 +143,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "rsqrt, log and inverse need their epsilon written out",
         evidence: &[measured("jafreck/ironmill")],
         fix: "give epsilon as a named constant",
+        rewriting: Some(Fix::Epsilon),
         condition: Condition::Op(|op| {
             let kind = matches!(op.kind(), OpKind::Rsqrt | OpKind::Log | OpKind::Inverse);
             (kind && op.op.arg("epsilon").is_none())
@@ -168,6 +176,7 @@ pub(super) const RULES: &[Rule] = &[
             ),
         ],
         fix: "write pow(x, 0.5) or pow(x, -0.5)",
+        rewriting: Some(Fix::Root),
         condition: Condition::Op(|op| {
             let root = matches!(op.kind(), OpKind::Sqrt | OpKind::Rsqrt);
             let reduces = root && op.maker("x").is_some_and(|m| is_reduction(m.kind));

@@ -6,6 +6,7 @@ mod compression;
 mod coreml;
 mod cx;
 mod direct;
+mod fix;
 mod numerics;
 mod shapes;
 mod size;
@@ -19,7 +20,9 @@ use mil::{OpId, Program, Span};
 pub use call::{Call, TextObject, check_call};
 pub(crate) use cx::is_constant_kind;
 pub use cx::{FunctionCx, OpCx, ProgramCx};
+pub use fix::Fix;
 pub(crate) use size::elementwise;
+pub use weights::{Product, in_notch};
 
 use crate::chip::Chip;
 use crate::os::Os;
@@ -145,6 +148,8 @@ pub struct Rule {
     pub evidence: &'static [Evidence],
     /// The smallest change that avoids it.
     pub fix: &'static str,
+    /// The rewriting that makes this change, if there is one.
+    pub rewriting: Option<Fix>,
     /// When it applies.
     pub condition: Condition,
 }
@@ -203,6 +208,7 @@ const DIRECT: Rule = Rule {
     code: Some("ANECCompile() FAILED: err=()"),
     evidence: &[],
     fix: "",
+    rewriting: None,
     condition: Condition::Op(|_| None),
 };
 

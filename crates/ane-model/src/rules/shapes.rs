@@ -5,8 +5,8 @@ use mil::{Dim, OpKind, TensorType, Type};
 use super::cx::{OpCx, above, dims, sizes};
 use super::direct::softmax_length;
 use super::{
-    ANY_YEAR, Chips, Condition, DIRECT, Finding, Found, FunctionCx, Outcome, Path, Rule, Severity,
-    claimed, disputed, measured,
+    ANY_YEAR, Chips, Condition, DIRECT, Finding, Fix, Found, FunctionCx, Outcome, Path, Rule,
+    Severity, claimed, disputed, measured,
 };
 use crate::chip::{Chip, Fact, Verdict};
 
@@ -75,6 +75,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "a product sums over more elements than the engine allows",
         evidence: &[measured("751K: 32,768, 40,000 refused"), disputed("larql #312: 16,384")],
         fix: "split the reduction and add the parts",
+        rewriting: Some(Fix::SplitReduction),
         condition: Condition::Op(|op| {
             let depth = reduction(op)?;
             above(&op.chip().limits.reduction, depth, format!("a reduction of {depth}"))

@@ -6,8 +6,8 @@ use mil::{Arg, OpId, OpKind, ValueDef, ValueId};
 
 use super::cx::{OpCx, above, dims, sizes};
 use super::{
-    Chips, Condition, DIRECT, Finding, Found, FunctionCx, Outcome, Path, Rule, Severity, claimed,
-    measured,
+    Chips, Condition, DIRECT, Finding, Fix, Found, FunctionCx, Outcome, Path, Rule, Severity,
+    claimed, measured,
 };
 use crate::chip::Platform;
 
@@ -25,6 +25,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "a state's dimensions must be multiples of 32",
         evidence: &[measured("apple/coremltools #2631: width 256 works, 270 does not")],
         fix: "pad the dimension to the next multiple of 32",
+        rewriting: Some(Fix::PadState),
         condition: Condition::Function(dimension),
         ..STATE
     },

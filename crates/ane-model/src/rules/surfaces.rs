@@ -4,7 +4,7 @@ use mil::TensorType;
 
 use super::cx::{above, byte_len, sizes, stands};
 use super::{
-    Condition, DIRECT, Finding, Found, FunctionCx, Outcome, Rule, Severity, claimed, disputed,
+    Condition, DIRECT, Finding, Fix, Found, FunctionCx, Outcome, Rule, Severity, claimed, disputed,
     measured,
 };
 use crate::chip::{BindingOrder, SurfaceUnit};
@@ -25,6 +25,7 @@ pub(super) const RULES: &[Rule] = &[
         severity: Severity::Warning,
         evidence: &[claimed("Orion, paper table 3, no. 2; rustane")],
         fix: "allocate all output surfaces at the size named, or pad the outputs",
+        rewriting: Some(Fix::UniformOutputs),
         condition: Condition::Function(|f| unequal("output", f.outputs())),
         ..REQUEST
     },
@@ -34,6 +35,7 @@ pub(super) const RULES: &[Rule] = &[
         severity: Severity::Warning,
         evidence: &[claimed("Orion, paper table 3, no. 18")],
         fix: "allocate all input surfaces at the size named, or pad the inputs",
+        rewriting: Some(Fix::UniformInputs),
         condition: Condition::Function(|f| unequal("input", f.inputs())),
         ..REQUEST
     },
@@ -46,6 +48,7 @@ pub(super) const RULES: &[Rule] = &[
         code: None,
         evidence: &[measured("Orion, paper table 3, no. 20: LoRA 260 times too small")],
         fix: "write the tensor packed as [1, C, 1, S] at the start of the surface",
+        rewriting: Some(Fix::UniformInputs),
         condition: Condition::Function(packed),
         ..DIRECT
     },

@@ -6,7 +6,7 @@ use mil::{Literal, OpKind, Payload, Type};
 
 use super::cx::{OpCx, byte_len, dims};
 use super::{
-    Condition, DIRECT, Finding, Found, FunctionCx, Outcome, Path, Rule, Severity, claimed,
+    Condition, DIRECT, Finding, Fix, Found, FunctionCx, Outcome, Path, Rule, Severity, claimed,
     disputed, measured,
 };
 use crate::chip::{Chip, SlotUnit};
@@ -54,6 +54,7 @@ pub(super) const RULES: &[Rule] = &[
             disputed("M4, macOS 27: files count, 128 tensors of one file compile"),
         ],
         fix: "put all weights in one file where files count; else stack weights and take slices, or split the program",
+        rewriting: Some(Fix::PackWeights),
         condition: Condition::Program(|p| slots(p, false)),
         ..DIRECT
     },
@@ -66,6 +67,7 @@ pub(super) const RULES: &[Rule] = &[
             "mechramc/Orion #3: 15 weights with a scalar operand, whatever their number",
         )],
         fix: "fold the scalar into a weight, or use an operation without one",
+        rewriting: Some(Fix::PackWeights),
         condition: Condition::Program(|p| slots(p, true)),
         ..DIRECT
     },
@@ -81,6 +83,7 @@ pub(super) const RULES: &[Rule] = &[
             "eiln.github.io/posts/ane-dma.html; kasper0406/stablehlo-coreml #110, M4",
         )],
         fix: "split the reduction in two and add, so that each part is no whole megabyte",
+        rewriting: Some(Fix::SplitReduction),
         condition: Condition::Op(|op| {
             let product = Product::of(op)?;
             let bytes = product.core_bytes();
@@ -175,13 +178,13 @@ pub(super) const RULES: &[Rule] = &[
 
 /// A product with a constant, as the engine streams it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Product {
+pub struct Product {
     /// Output channels.
-    pub(crate) outputs: u64,
+    pub outputs: u64,
     /// Length of the reduction in each tap.
-    pub(crate) inputs: u64,
+    pub inputs: u64,
     /// Positions of the kernel.
-    pub(crate) taps: u64,
+    pub taps: u64,
 }
 
 impl Product {
@@ -210,13 +213,13 @@ impl Product {
     }
 
     /// Bytes that one of 16 cores streams, in fp16 (kasper0406/stablehlo-coreml #110).
-    pub(crate) fn core_bytes(&self) -> u64 {
+    pub fn core_bytes(&self) -> u64 {
         self.outputs.div_ceil(16) * self.inputs * self.taps * 2
     }
 }
 
 /// Whether a core that streams `bytes` runs into the chip's DMA notch.
-pub(crate) fn in_notch(chip: &Chip, bytes: u64) -> bool {
+pub fn in_notch(chip: &Chip, bytes: u64) -> bool {
     let (Some(period), Some(tolerance)) = (&chip.rates.notch_period, &chip.rates.notch_tolerance)
     else {
         return false;

@@ -1,27 +1,29 @@
 //! `rigel check`: what the Neural Engine's rules say of a program, and where Core ML would run its operations.
 
+mod fix;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use analysis::check::{self, Baseline, Policy, Report, Subject, TextOptions};
 use analysis::package_listing;
 use ane_model::{Chip, Os, Path as Route, rules};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, ValueEnum};
+use mil::package::Package;
+
+use fix::FixArgs;
 
 use super::convert::ModelOptions;
 use crate::progress::{self, Downloads};
-use crate::{environment, failure, output};
-
-/// Exit status when nothing could be checked, as for wrong usage.
-const TROUBLE: u8 = 2;
+use crate::{chips, environment, failure, output};
 
 /// Say what the Neural Engine would refuse, get wrong or do slowly in a Core ML program or a model, and why
 ///
 /// Every finding points at its operation in the program's text and says what happens on the device, who says so,
 /// and the smallest change that helps. Through Core ML a table predicts which operations run on the engine.
-/// Nothing is run. Exit status: 0 nothing denied, 1 something denied, 2 failure.
+/// Nothing is run, unless --fix compares results. Exit status: 0 nothing denied, 1 something denied, 2 failure.
 #[derive(Args)]
 pub(crate) struct Check {
     /// Path of a .mlpackage, .mlmodelc, .mlmodel or .mil; or of a language model, as `rigel convert` would
@@ -29,9 +31,8 @@ pub(crate) struct Check {
     #[arg(required_unless_present = "list")]
     program: Option<String>,
     /// Chip, such as m1, m4-max or a17-pro; --list shows all
-    #[arg(long, value_name = "CHIP", default_value = "m4", hide_possible_values = true,
-          value_parser = PossibleValuesParser::new(Chip::all().iter().map(|c| &*c.name)))]
-    chip: String,
+    #[arg(long, value_name = "CHIP", default_value = "m4", value_parser = chips::named)]
+    chip: &'static Chip,
     /// Operating system, such as macos15 or ios18; any by default
     #[arg(long, value_name = "OS")]
     os: Option<Os>,
@@ -58,7 +59,7 @@ pub(crate) struct Check {
     #[arg(long, value_name = "FILE", conflicts_with = "baseline")]
     write_baseline: Option<PathBuf>,
     /// text for people; json is an object: version, file, chip, path, system, summary, findings, rules, vanished,
-    /// placements; sarif is SARIF 2.1.0
+    /// placements, and with --fix fixes; sarif is SARIF 2.1.0
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
     /// Show every finding of every rule, and every operation's placement
@@ -67,6 +68,8 @@ pub(crate) struct Check {
     /// List the rules and chips
     #[arg(long, action = ArgAction::SetTrue, conflicts_with = "program")]
     list: bool,
+    #[command(flatten)]
+    fixing: FixArgs,
 }
 
 /// A path to the engine.
@@ -96,15 +99,7 @@ impl From<Way> for Route {
 
 impl Check {
     pub(super) fn run(&self) -> Result<ExitCode> {
-        match self.check() {
-            Ok(true) => Ok(ExitCode::SUCCESS),
-            Ok(false) => Ok(ExitCode::FAILURE),
-            Err(error) if failure::reader_is_gone(&error) => Err(error),
-            Err(error) => {
-                failure::show(&error);
-                Ok(ExitCode::from(TROUBLE))
-            }
-        }
+        failure::verdict(self.check())
     }
 
     /// Whether nothing is denied.
@@ -114,13 +109,16 @@ impl Check {
             return Ok(true);
         };
         let options = check::Options {
-            chip: Chip::find(&self.chip).context("no such chip")?,
+            chip: self.chip,
             route: self.path.into(),
             os: self.os,
             function: self.function.as_deref(),
         };
         let policy = Policy::new(&self.deny, &self.allow)?;
         let baseline = self.baseline.as_deref().map(Baseline::read).transpose()?;
+        if self.fixing.fix {
+            return self.fix(program, &options, &policy);
+        }
         let subject = open(program)?;
         let report = check::check(&subject, &options, &policy, baseline.as_ref())?;
         if let Some(path) = &self.write_baseline {
@@ -128,6 +126,35 @@ impl Check {
         }
         self.show(&report)?;
         Ok(report.denied() == 0 || self.write_baseline.is_some())
+    }
+
+    /// Rewrites the program and checks what was written. Whether nothing is denied.
+    fn fix(&self, program: &str, options: &check::Options<'_>, policy: &Policy) -> Result<bool> {
+        let (source, package) = match package_listing::recognised(Path::new(program)) {
+            Some(path) => (path.to_owned(), Package::open(path)?),
+            None => exported(program)?,
+        };
+        let to = self.fixing.destination(&source)?;
+        let outcome = self.fixing.apply(package, options, policy, to)?;
+        let subject = Subject::of_package(to.display().to_string(), outcome.package.clone());
+        let report = check::check(&subject, options, policy, None)?;
+        match self.format {
+            Format::Text => {
+                outcome.show()?;
+                self.show(&report)?;
+            }
+            Format::Json => {
+                let mut value = report.json();
+                value["fixes"] = outcome.json();
+                output::json(&value)?;
+            }
+            Format::Sarif => {
+                let mut value = report.sarif();
+                value["runs"][0]["properties"]["fixes"] = outcome.json();
+                output::json(&value)?;
+            }
+        }
+        Ok(report.denied() == 0)
     }
 
     fn show(&self, report: &Report<'_>) -> Result<()> {
@@ -155,9 +182,14 @@ fn open(name: &str) -> Result<Subject> {
     if let Some(path) = package_listing::recognised(Path::new(name)) {
         return Ok(Subject::open(path)?);
     }
+    Ok(Subject::of_package(name.to_owned(), exported(name)?.1))
+}
+
+/// Where the language model called `name` is, and the program that it is converted to.
+fn exported(name: &str) -> Result<(PathBuf, Package)> {
     let path = environment::hub()?.resolve(name, &Downloads::default())?;
     ensure!(path.exists(), "{name}: no such file");
     let exported = progress::spin("converting", || ModelOptions::default().export(&path))?;
     exported.notes.iter().for_each(|note| eprintln!("note: {note}"));
-    Ok(Subject::of_package(name.to_owned(), exported.package))
+    Ok((path, exported.package))
 }

@@ -16,9 +16,6 @@ use super::run::Rounding;
 use crate::progress::Downloads;
 use crate::{environment, failure, output};
 
-/// Exit status when nothing could be compared, as diff and cmp have it.
-const TROUBLE: u8 = 2;
-
 /// What counts as apart if nothing is said: about half precision's epsilon.
 const TOLERANCE: f64 = 1e-3;
 
@@ -70,15 +67,7 @@ fn tolerance(argument: &str) -> Result<f64, String> {
 
 impl Diff {
     pub(super) fn run(&self) -> Result<ExitCode> {
-        match self.compare() {
-            Ok(true) => Ok(ExitCode::SUCCESS),
-            Ok(false) => Ok(ExitCode::FAILURE),
-            Err(error) if failure::reader_is_gone(&error) => Err(error),
-            Err(error) => {
-                failure::show(&error);
-                Ok(ExitCode::from(TROUBLE))
-            }
-        }
+        failure::verdict(self.compare())
     }
 
     /// Whether the two are the same, as the exit status has it.

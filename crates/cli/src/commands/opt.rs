@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use analysis::equivalence::{Checked, Closeness, Reference, first_failing};
 use analysis::inputs::InputArg;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::builder::PossibleValuesParser;
 use clap::{ArgGroup, Args};
 use mil::package::Package;
@@ -64,7 +64,7 @@ impl Opt {
         if self.list {
             return self.show_passes();
         }
-        let text = is_text(to)?;
+        let text = destination::is_text(to)?;
         destination::check(to, text, path, self.force)?;
         let mut package = Package::open(path)?;
         let chosen = self.passes()?;
@@ -151,16 +151,7 @@ impl Opt {
             ))?;
         }
         for c in checked.iter().flat_map(|c| &c.1) {
-            let result = match c.difference {
-                0.0 => "equal".to_owned(),
-                d => format!("largest difference {d:.1e} of the largest element"),
-            };
-            output::line(&format!(
-                "checked {}: {} of input shapes, {} each: {result}",
-                c.function,
-                counted(c.shapes, "set"),
-                counted(c.steps, "step")
-            ))?;
+            output::line(&checked_line(c))?;
         }
         output::line(&format!("wrote {}", to.display()))
     }
@@ -194,13 +185,14 @@ impl Opt {
     }
 }
 
-/// Whether the destination is MIL text and no package.
-fn is_text(path: &Path) -> Result<bool> {
-    match path.extension().and_then(|e| e.to_str()) {
-        Some("mlpackage") => Ok(false),
-        Some("mil") => Ok(true),
-        _ => bail!("{}: the destination is named .mlpackage or .mil", path.display()),
-    }
+/// What was compared of a function, and how far apart results are.
+pub(super) fn checked_line(c: &Checked) -> String {
+    let result = match c.difference {
+        0.0 => "equal".to_owned(),
+        d => format!("largest difference {d:.1e} of the largest element"),
+    };
+    let (shapes, steps) = (counted(c.shapes, "set"), counted(c.steps, "step"));
+    format!("checked {}: {shapes} of input shapes, {steps} each: {result}", c.function)
 }
 
 fn pass_json(s: &PassStats) -> serde_json::Value {

@@ -98,3 +98,87 @@ fn rules_and_chips_are_listed() {
     let list = json(&rigel(["check", "--list", "--format", "json"]));
     assert_eq!(list["rules"]["ane-conv-bias"]["paths"][0], "direct");
 }
+
+/// What `check --fix` made of an artefact, as JSON.
+fn fixed(name: &str, to: &str, arguments: &[&str]) -> serde_json::Value {
+    let source = artefact(name);
+    let always =
+        ["check", &source, "--fix", "-o", to, "--force", "--format", "json", "--deny", "none"];
+    let outcome = rigel([&always[..], arguments].concat());
+    assert_eq!(outcome.code, 0, "{name}: {}", outcome.err);
+    json(&outcome)
+}
+
+#[test]
+fn what_is_fixed_is_compared_written_and_reported_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("fixed.mlpackage");
+    let (source, to) = (artefact("mlp_ios18.mlpackage"), to.to_str().unwrap());
+    let arguments = ["check", &source, "--path", "direct", "--fix", "-o", to];
+    let outcome = rigel(arguments);
+    assert_eq!(outcome.code, 0, "{}{}", outcome.out, outcome.err);
+    for part in ["fixed ane-gelu: main: gelu ", "checked main: 1 set of input shapes", "wrote "] {
+        assert!(outcome.out.contains(part), "no {part} in {}", outcome.out);
+    }
+    assert!(!outcome.out.contains("error[ane-gelu]"), "{}", outcome.out);
+    let again = rigel(["check", to, "--path", "direct"]);
+    assert_eq!(again.code, 0, "{}", again.out);
+    // Nothing is written over by accident, and the source never.
+    let second = rigel(arguments);
+    assert_eq!(second.code, 2);
+    assert!(second.err.contains("--force replaces it"), "{}", second.err);
+    let over = rigel(["check", &source, "--fix", "--force", "-o", &source]);
+    assert!(over.err.contains("belongs to the source"), "{}", over.err);
+    assert_eq!(rigel(["check", &source, "--fix"]).code, 2);
+}
+
+#[test]
+fn single_operations_are_fixed() {
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("fixed.mil");
+    let to = to.to_str().unwrap();
+    let cases = [
+        ("zoo/gelu_EXACT.fp16", "gelu", 5e-3),
+        ("zoo/gelu_EXACT.fp32", "gelu", 1e-6),
+        ("zoo/gelu_TANH_APPROXIMATION.fp16", "gelu", 5e-3),
+        ("zoo/rsqrt.fp16", "rsqrt", 1e-9),
+        ("zoo/sdpa.fp16", "attention", 5e-3),
+        ("ane_block_ios18", "conv-bias", 5e-3),
+    ];
+    for (name, fix, limit) in cases {
+        let package = format!("{name}.mlpackage");
+        // Positive numbers, for the root.
+        let input: &[&str] =
+            if fix == "rsqrt" { &["--input", "x=1,2,3,4,5,6,7,8,9,0.5"] } else { &[] };
+        let report = fixed(&package, to, &[&["--path", "direct"], input].concat());
+        let fixes = &report["fixes"];
+        let applied = fixes["applied"].as_array().unwrap();
+        assert!(applied.iter().any(|a| a["fix"] == fix), "{name}: {fixes}");
+        let checked = fixes["checked"].as_array().unwrap();
+        assert!(!checked.is_empty());
+        for c in checked {
+            assert!(c["difference"].as_f64().unwrap() <= limit, "{name}: {c}");
+        }
+    }
+}
+
+#[test]
+fn states_are_padded_if_the_interface_may_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("fixed.mlpackage");
+    let to = to.to_str().unwrap();
+    let kept = fixed("gpt2_stateful.mlpackage", to, &[]);
+    assert_eq!(kept["fixes"]["interface"].as_array().unwrap().len(), 0);
+    let why = |l: &serde_json::Value| l["why"] == "interface" && l["rule"] == "ane-state-dimension";
+    assert!(kept["fixes"]["left"].as_array().unwrap().iter().any(why), "{}", kept["fixes"]);
+    let padded = fixed("gpt2_stateful.mlpackage", to, &["--fix-interface"]);
+    let changes = padded["fixes"]["interface"].as_array().unwrap();
+    let names: Vec<&str> = changes.iter().map(|c| c["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["k_cache", "v_cache"]);
+    assert!(changes[0]["to"].as_str().unwrap().contains("[2, 1, 4, 32, 32]"), "{}", changes[0]);
+    let checked = &padded["fixes"]["checked"][0];
+    assert_eq!(checked["steps"], 3);
+    assert!(checked["difference"].as_f64().unwrap() < 1e-9, "{checked}");
+    let left = |f: &serde_json::Value| f["rule"] == "ane-state-dimension";
+    assert!(!padded["findings"].as_array().unwrap().iter().any(left));
+}

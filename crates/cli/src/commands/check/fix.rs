@@ -1,0 +1,199 @@
+//! `rigel check --fix`: rewrites what the rules complain of, compares results before and after, and writes it.
+
+use std::path::{Path, PathBuf};
+
+use analysis::check::{self, Policy};
+use analysis::equivalence::{Checked, Closeness, Reference};
+use analysis::inputs::InputArg;
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use mil::package::Package;
+use passes::fixes::{Applied, Fixed, InterfaceChange, Left, Why};
+use serde_json::{Value, json};
+
+use super::super::opt::checked_line;
+use crate::{destination, output};
+
+/// Arguments of the rewriting.
+#[derive(Args)]
+#[command(next_help_heading = "Fixing")]
+pub(super) struct FixArgs {
+    /// Rewrite what rules complain of where that keeps results, and report on the program that was written. Every
+    /// function runs before and after on the same random inputs, several times if it has states, in exact
+    /// arithmetic; a program that gives something else is not written
+    #[arg(long, requires = "output", conflicts_with_all = ["baseline", "write_baseline", "list"])]
+    pub(super) fix: bool,
+    /// Where to write it, as .mlpackage or .mil; MIL text has its weights in weights/weight.bin beside it
+    #[arg(short, long, value_name = "DST", requires = "fix")]
+    output: Option<PathBuf>,
+    /// Replace what is at the destination
+    #[arg(long, requires = "fix")]
+    force: bool,
+    /// Make inputs, outputs and states longer too where rules ask for that. What was there comes first along each
+    /// axis; of what is new in inputs nothing is read, and in outputs it is zero
+    #[arg(long, requires = "fix")]
+    fix_interface: bool,
+    /// An input of the comparison, as for `rigel run`; the others are random
+    #[arg(long, value_name = "NAME=SOURCE", requires = "fix")]
+    input: Vec<InputArg>,
+    /// Seed of random inputs
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "fix")]
+    seed: u64,
+    /// Do not run the program to compare results
+    #[arg(long, requires = "fix")]
+    no_compare: bool,
+}
+
+/// What was done, and what was written.
+pub(super) struct Outcome {
+    /// The program that was written.
+    pub(super) package: Package,
+    to: PathBuf,
+    fixed: Fixed,
+    checked: Option<(Closeness, Vec<Checked>)>,
+}
+
+impl FixArgs {
+    /// The destination.
+    ///
+    /// # Errors
+    /// When there is something in the way.
+    pub(super) fn destination(&self, source: &Path) -> Result<&Path> {
+        let to = self.output.as_deref().context("--fix needs --output")?;
+        destination::check(to, destination::is_text(to)?, source, self.force)?;
+        Ok(to)
+    }
+
+    /// Rewrites `package`, compares, and writes it to `to`.
+    ///
+    /// # Errors
+    /// When it cannot be rewritten, compared or written, or gives something else afterwards.
+    pub(super) fn apply(
+        &self,
+        mut package: Package,
+        options: &check::Options<'_>,
+        policy: &Policy,
+        to: &Path,
+    ) -> Result<Outcome> {
+        let before = package.clone();
+        let mut program = package.program.clone();
+        let fixed =
+            passes::fixes::fix(&mut program, &options.rules(), self.fix_interface, &|finding| {
+                options.concerns(finding) && !policy.allows(finding.rule)
+            })?;
+        let checked = if self.no_compare || fixed.applied.is_empty() {
+            None
+        } else {
+            Some(self.compare(&before, &program, &fixed)?)
+        };
+        package.set_program(program)?;
+        if destination::is_text(to)? {
+            package.save_text(to)?;
+        } else {
+            package.save(to)?;
+        }
+        Ok(Outcome { package, to: to.to_owned(), fixed, checked })
+    }
+
+    fn compare(
+        &self,
+        before: &Package,
+        after: &mil::Program,
+        fixed: &Fixed,
+    ) -> Result<(Closeness, Vec<Checked>)> {
+        for input in &self.input {
+            let name = input.name().context("an input of the comparison needs a name")?;
+            let known = before.program.functions.values().any(|f| f.input(name).is_some());
+            ensure!(known, "no function has an input {name}");
+        }
+        let rounded = fixed.applied.iter().any(|a| a.fix.rounds_constants());
+        let closeness = if rounded { Closeness::Rounding } else { Closeness::Exact };
+        let reference = Reference::new(before, &self.input, closeness, self.seed).context(
+            "the program cannot be run for comparison (see --input and --no-compare); nothing is written",
+        )?;
+        let checked = reference.hold_grown(after).with_context(|| {
+            let fixes = fixed.applied.iter().map(|a| a.fix.name());
+            let names: std::collections::BTreeSet<&str> = fixes.collect();
+            let names: Vec<&str> = names.into_iter().collect();
+            format!("rewriting changes results ({}); nothing is written", names.join(", "))
+        })?;
+        Ok((closeness, checked))
+    }
+}
+
+impl Outcome {
+    /// Says for people what was done.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub(super) fn show(&self) -> Result<()> {
+        for a in &self.fixed.applied {
+            let Applied { rule, function, subject, what, .. } = a;
+            output::line(&format!("fixed {rule}: {function}: {subject}: {what}"))?;
+        }
+        for change in &self.fixed.interface {
+            let InterfaceChange { function, part, name, from, to } = change;
+            let part = part.name();
+            output::line(&format!("changed {function}: {part} {name}: {from} is {to} now"))?;
+        }
+        for Left { finding, why } in &self.fixed.left {
+            let place = [finding.function.as_deref(), finding.name.as_deref()];
+            let place = place.into_iter().flatten().collect::<Vec<_>>().join(": ");
+            let why = match why {
+                Why::Interface => "changes the interface (--fix-interface)",
+                Why::Impossible(why) => why,
+            };
+            output::line(&format!("left {}: {place}: {why}", finding.rule.id))?;
+        }
+        match &self.checked {
+            Some((closeness, checked)) => {
+                if *closeness == Closeness::Rounding {
+                    output::line(
+                        "constants that rewritings made are rounded to the program's types",
+                    )?;
+                }
+                for c in checked {
+                    output::line(&checked_line(c))?;
+                }
+            }
+            None if self.fixed.applied.is_empty() => output::line("nothing to fix")?,
+            None => output::line("not compared")?,
+        }
+        output::line(&format!("wrote {}\n", self.to.display()))
+    }
+
+    /// The same for programs: `applied` (of each rewriting fix, rule, function, subject, what), `interface` (of each
+    /// change function, part, name, from, to), `left` (of each finding rule, function, op, why), `closeness`,
+    /// `checked`, `written`.
+    pub(super) fn json(&self) -> Value {
+        let applied = self.fixed.applied.iter().map(|a| {
+            let Applied { fix, rule, function, subject, what } = a;
+            json!({ "fix": fix.name(), "rule": rule, "function": function, "subject": subject, "what": what })
+        });
+        let interface = self.fixed.interface.iter().map(|c| {
+            json!({
+                "function": c.function,
+                "part": c.part.name(),
+                "name": c.name,
+                "from": c.from.to_string(),
+                "to": c.to.to_string(),
+            })
+        });
+        let left = self.fixed.left.iter().map(|l| {
+            let why = match &l.why {
+                Why::Interface => "interface",
+                Why::Impossible(why) => why,
+            };
+            let Left { finding, .. } = l;
+            json!({ "rule": finding.rule.id, "function": finding.function, "op": finding.name, "why": why })
+        });
+        json!({
+            "applied": applied.collect::<Vec<_>>(),
+            "interface": interface.collect::<Vec<_>>(),
+            "left": left.collect::<Vec<_>>(),
+            "closeness": self.checked.as_ref().map(|c| c.0),
+            "checked": self.checked.as_ref().map(|c| &c.1),
+            "written": self.to,
+        })
+    }
+}
