@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ane_model::{Fix, Rule, Severity};
+use ane_model::{Rule, Severity};
 use serde_json::{Value, json};
 
 use super::{Finding, Report, words};
@@ -117,11 +117,10 @@ const fn level(severity: Severity) -> &'static str {
 
 fn descriptor(rule: &Rule) -> Value {
     let code = rule.code.map_or_else(String::new, |code| format!(" ({code})"));
-    let fixable =
-        rule.rewriting.map(|fix| format!(" `rigel check {}` does it.", words::remedy(fix)));
-    let help = format!("{}.{}", rule.fix, fixable.unwrap_or_default());
+    let does = |fix| format!("{}; `rigel check {}` does it", rule.fix, words::remedy(fix));
+    let help = rule.rewriting.map_or_else(|| rule.fix.to_owned(), does);
     let sources = rule.evidence.iter().map(|e| format!("{} [{}]", e.source, words::trust(e.trust)));
-    json!({
+    let mut descriptor = json!({
         "id": rule.id,
         "shortDescription": { "text": rule.title },
         "fullDescription": { "text": format!("{}. On the device: {}{code}.", rule.title, rule.symptom) },
@@ -130,8 +129,11 @@ fn descriptor(rule: &Rule) -> Value {
         "properties": {
             "scope": words::scope(rule),
             "outcome": words::outcome(rule.outcome).0,
-            "rewriting": rule.rewriting.map(Fix::name),
             "evidence": sources.collect::<Vec<_>>(),
         },
-    })
+    });
+    if let Some(fix) = rule.rewriting {
+        descriptor["properties"]["rewriting"] = json!(fix.name());
+    }
+    descriptor
 }
