@@ -7,7 +7,7 @@ use ane_driver::{AneBackend, Options, Stats};
 use ane_emu::{Arithmetic, Emulator, Machine};
 use ane_model::{Chip, Os};
 use ane_port::AnePort;
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, bail};
 use clap::{Args, ValueEnum};
 use cpu::CpuBackend;
 use exec::Backend;
@@ -17,7 +17,7 @@ use passes::ane::{AdapterSlot, Variable};
 use serde_json::{Value, json};
 use tensor::Tensor;
 
-use crate::environment;
+use crate::{chips, environment};
 
 /// More threads than any machine has processors only take memory.
 const MAX_THREADS: i64 = 1024;
@@ -290,9 +290,5 @@ impl Device {
 }
 
 fn chip(name: &str) -> Result<Chip> {
-    let Some(chip) = Chip::find(&name.to_lowercase()).cloned() else {
-        let names: Vec<&str> = Chip::all().iter().map(|c| c.name.as_str()).collect();
-        bail!("there is no chip \"{name}\"; known are {}", names.join(", "));
-    };
-    Ok(chip)
+    Ok(chips::named(name).map_err(Error::msg)?.clone())
 }
