@@ -31,7 +31,11 @@ const TABLE: &[Row] = &[
         may_use: &["mil", "exec", "ane-model", "passes", "tensor"],
         tests_may_use: &["ane-emu", "cpu", "import", "llm"],
     },
-    Row { name: "llm", may_use: &["mil", "exec", "import", "tensor"], tests_may_use: &["passes"] },
+    Row {
+        name: "llm",
+        may_use: &["mil", "exec", "import", "tensor"],
+        tests_may_use: &["passes", "cpu"],
+    },
     Row {
         name: "export",
         may_use: &["mil", "passes", "llm", "tensor"],

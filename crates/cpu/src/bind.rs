@@ -145,7 +145,8 @@ pub(crate) fn bind(cx: &mut OpCx<'_>) -> Bind<Binding> {
         | Quantize | Dequantize | Cond | WhileLoop | Classify
         | MakeList | ListLength | ListWrite | ListRead | ListGather | ListScatter
         | ConvTranspose
-        | GatherAlongAxis | Fill | Range1d | Topk => {
+        | GatherAlongAxis | Fill | Range1d | Topk
+        | LlmHeadLoss | LlmHeadLossGrad | LlmAttentionGrad | LlmRmsNormGrad => {
             Err("no native kernel".into())
         }
     };

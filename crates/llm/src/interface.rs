@@ -6,6 +6,11 @@
 //! [`SEQ`] in `prefill` and 1 in `decode`. `score` has no states and returns the logits
 //! `[1, T, vocab]` of every token. A state is `[1, kv_heads, context, head_dim]`; the symbol
 //! [`CONTEXT`] must be fixed before memory for it can be made.
+//!
+//! A program to train has the one function `loss`: ids and targets int32 `[B, T]`, positions int32 `[T]`,
+//! which are `0, 1, ...`, and segments int32 `[B, T]` where a sequence may hold several documents, in
+//! which rows of one document have one number. It returns the mean cross-entropy, in nats, of the targets
+//! that are not negative, an fp32 scalar; the target of a row is usually the id of the next.
 
 /// Function that takes several tokens and extends the cache.
 pub const PREFILL: &str = "prefill";
@@ -13,6 +18,12 @@ pub const PREFILL: &str = "prefill";
 pub const DECODE: &str = "decode";
 /// Function that takes several tokens and returns the logits after each.
 pub const SCORE: &str = "score";
+/// Function that returns the loss of a batch of sequences, and its output.
+pub const LOSS: &str = "loss";
+/// Input: the ids to be predicted, int32 `[B, T]`; negative where none is.
+pub const TARGETS: &str = "targets";
+/// Input: which document of its sequence a token is of, int32 `[B, T]`.
+pub const SEGMENTS: &str = "segments";
 /// Input: token ids, int32 `[1, T]`.
 pub const IDS: &str = "ids";
 /// Input: the tokens' positions, int32 `[T]`, from 0.
@@ -23,6 +34,17 @@ pub const LOGITS: &str = "logits";
 pub const SEQ: &str = "seq";
 /// Symbol: slots of the cache.
 pub const CONTEXT: &str = "context";
+
+/// What the names of a layer's values begin with.
+pub(crate) fn layer(layer: usize) -> String {
+    format!("layer_{layer}")
+}
+
+/// The value that a layer hands to the next one: where to keep activations if those between are to be
+/// computed again.
+pub fn layer_output(index: usize) -> String {
+    format!("{}_mlp_residual", layer(index))
+}
 
 /// State that holds a layer's keys.
 pub fn key_cache(layer: usize) -> String {

@@ -15,4 +15,5 @@ pub mod tokenizer;
 
 pub use error::{Error, Result};
 pub use model::{Inspection, LoadOptions, Model, ModelConfig, Problem, TensorSummary, inspect};
+pub use parts::Batch;
 pub use tokenizer::Tokenizer;

@@ -18,7 +18,7 @@ pub use attributes::Attributes;
 pub use builder::{FunctionBuilder, OpBuilder};
 pub use error::{Error, ErrorKind, OpError, Result};
 pub use literal::{Literal, Payload};
-pub use ops::{Cost, Effect, OpDef, OpKind, OpView, Param, WindowAxis, Windows};
+pub use ops::{Cost, Effect, Emit, OpDef, OpKind, OpView, Param, WindowAxis, Windows};
 pub use program::{
     Arg, BlobRef, Block, Function, OpId, Operation, Program, Span, ValueData, ValueDef, ValueId,
 };

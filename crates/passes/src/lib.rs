@@ -17,6 +17,8 @@ mod driver;
 mod error;
 pub mod fixes;
 mod fold;
+mod gated_mlp;
+pub mod grad;
 mod half;
 mod identity;
 mod linear_folding;

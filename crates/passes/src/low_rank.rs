@@ -4,13 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use mil::{
-    Arg, Dim, Function, FunctionBuilder, Literal, OpError, OpKind, OpView, Payload, Program,
-    TensorType, ValueId,
-};
+use mil::{Arg, Dim, Function, OpError, OpKind, OpView, Payload, Program, TensorType, ValueId};
 use tensor::DType;
 
 use crate::ane::AdapterSlot;
+use crate::gated_mlp;
 use crate::rebuild::{Results, Site, rebuild};
 
 /// Names of the inputs `A` `[rank, in]` and `B` `[out, rank]` of slot number `slot`.
@@ -66,28 +64,8 @@ fn split_gated(site: &mut Site<'_, '_>, slots: &Slots<'_>) -> Result<Option<Resu
     if view.kind != OpKind::LlmGatedMlp || !["gate", "up", "down"].iter().any(has_slot) {
         return Ok(None);
     }
-    let x = view.required("x")?.clone();
     let name = site.function.values[site.function.ops[site.id].outputs[0]].name.clone();
-    let activation = view.str("activation")?.unwrap_or_default();
-    let b = &mut *site.b;
-    let linear = |b: &mut FunctionBuilder<'_>, x: Arg, parameter: &str| {
-        let weight = view.required(parameter)?.clone();
-        let op = b.op(OpKind::LlmLinear).arg("x", x).arg("weight", weight);
-        Ok::<_, OpError>(op.name(format!("{name}_{parameter}")).result()?)
-    };
-    let gate = linear(b, x.clone(), "gate")?;
-    let up = linear(b, x, "up")?;
-    let activated = match activation {
-        "silu" => b.op(OpKind::Silu).arg("x", gate),
-        gelu => {
-            let mode = if gelu == "gelu" { "EXACT" } else { "TANH_APPROXIMATION" };
-            b.op(OpKind::Gelu).arg("x", gate).arg("mode", Literal::string(mode))
-        }
-    };
-    let activated = activated.name(format!("{name}_active")).result()?;
-    let hidden = b.op(OpKind::Mul).arg("x", activated).arg("y", up);
-    let hidden = hidden.name(format!("{name}_hidden")).result()?;
-    Ok(Some(vec![Some(linear(b, hidden.into(), "down")?)]))
+    Ok(Some(vec![Some(gated_mlp::split(&view, site.b, &name)?)]))
 }
 
 /// A linear layer with its slot's change added.

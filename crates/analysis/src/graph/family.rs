@@ -41,9 +41,10 @@ impl Family {
         use OpKind::*;
         match kind {
             Linear | Matmul | Conv | ConvTranspose | Einsum | LlmLinear | LlmEmbedding
-            | LlmGatedMlp | Lstm | Gru | Rnn => Family::Linear,
-            ScaledDotProductAttention | LlmAttention | LlmRope => Family::Attention,
-            LayerNorm | BatchNorm | InstanceNorm | L2Norm | LocalResponseNorm | LlmRmsNorm => {
+            | LlmGatedMlp | LlmHeadLoss | LlmHeadLossGrad | Lstm | Gru | Rnn => Family::Linear,
+            ScaledDotProductAttention | LlmAttention | LlmAttentionGrad | LlmRope => Family::Attention,
+            LayerNorm | BatchNorm | InstanceNorm | L2Norm | LocalResponseNorm | LlmRmsNorm
+            | LlmRmsNormGrad => {
                 Family::Normalisation
             }
             Gelu | Softmax | Relu | Relu6 | Sigmoid | Silu | Softplus | Softsign | Tanh

@@ -56,7 +56,7 @@ pub fn support(kind: OpKind) -> Support {
         | RandomBernoulli | RandomCategorical | SlidingWindows | CropResize | Scatter
         | ScatterAlongAxis | ScatterNd | Argsort | Cond | WhileLoop => Support::No,
         LlmRmsNorm | LlmLinear | LlmEmbedding | LlmDequantize | LlmRope | LlmAttention
-        | LlmGatedMlp => Support::No,
+        | LlmGatedMlp | LlmHeadLoss | LlmRmsNormGrad | LlmAttentionGrad | LlmHeadLossGrad => Support::No,
         Einsum
         | LogicalOr
         | LogicalXor

@@ -44,6 +44,9 @@ impl Shape {
 pub(crate) fn attention(cx: &mut OpCx<'_>) -> Bind<Native> {
     let (shape, t) = Shape::of(cx)?;
     let inputs = vec![cx.float("query")?, cx.float("key")?, cx.float("value")?, positions(cx)?];
+    if cx.view.arg("segments").is_some() {
+        return Err("segments".into());
+    }
     if cx.view.arg("key_cache").is_none() {
         let size = t * shape.groups * shape.dim;
         let native = Native::floats(RowAttention { shape }, inputs);

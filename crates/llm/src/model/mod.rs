@@ -13,7 +13,8 @@ use tensor::DType;
 pub use config::ModelConfig;
 pub use inspect::{Inspection, Problem, TensorSummary, inspect};
 
-use crate::arch::{AdaptedLayer, Planned};
+use crate::arch::{AdaptedLayer, Built, Planned};
+use crate::parts::{Batch, Decoder};
 use crate::{Error, Result, Tokenizer, interface};
 
 /// How a model is loaded.
@@ -35,6 +36,7 @@ pub struct Model {
     file: ModelFile,
     config: ModelConfig,
     options: LoadOptions,
+    decoder: Decoder,
     program: Program,
 }
 
@@ -67,9 +69,9 @@ impl Model {
     pub fn from_file(file: ModelFile, options: LoadOptions) -> Result<Self> {
         let planned = Planned::new(&file)?;
         let config = planned.config();
-        let built = planned.build()?;
-        let program = built.decoder.program(built.weights, options.cache_dtype)?;
-        Ok(Model { file, config, options, program })
+        let Built { decoder, weights } = planned.build()?;
+        let program = decoder.program(weights, options.cache_dtype)?;
+        Ok(Model { file, config, options, decoder, program })
     }
 
     /// The open file.
@@ -107,6 +109,23 @@ impl Model {
         modules: impl Iterator<Item = &'m str>,
     ) -> Result<Vec<Option<AdaptedLayer>>> {
         Ok(Planned::new(&self.file)?.adapted_layers(modules))
+    }
+
+    /// The program to train the model with: the loss of a batch; see [`crate::interface`]. It shares the
+    /// weights of [`Model::program`].
+    ///
+    /// # Errors
+    /// When the batch is empty or its sequences are longer than the model was made for.
+    pub fn loss_program(&self, batch: Batch) -> Result<Program> {
+        let max = self.config.max_context;
+        let Batch { sequences, tokens, .. } = batch;
+        if sequences == 0 || tokens == 0 || tokens > max {
+            let why = format!(
+                "a batch of {sequences} sequences of {tokens} tokens; this model takes 1 to {max}"
+            );
+            return Err(Error::limit(why));
+        }
+        Ok(self.decoder.loss_program(self.program.weights.clone(), batch)?)
     }
 
     /// The tokenizer: the file `explicit` if given, else the one inside or beside the model's file.

@@ -44,16 +44,27 @@ pub(crate) struct Cache {
     pub(crate) value: ValueId,
 }
 
+/// Where the rows of a sequence are, and what they may see.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// `[T]`.
+    pub(crate) positions: ValueId,
+    /// Which document each row is of, `[B, T]`; all are of one if `None`.
+    pub(crate) segments: Option<ValueId>,
+    /// Keys and values of earlier rows.
+    pub(crate) cache: Option<Cache>,
+}
+
 impl Attention {
-    /// The layer's output for `x` `[1, T, d]` at `positions` `[T]`: `[1, T, d]`.
+    /// The layer's output for `x` `[B, T, d]`: `[B, T, d]`.
     pub(crate) fn apply(
         &self,
         b: &mut FunctionBuilder<'_>,
         x: ValueId,
-        positions: ValueId,
-        cache: Option<Cache>,
+        place: Place,
         name: &str,
     ) -> Result<ValueId> {
+        let Place { positions, segments, cache } = place;
         let query = self.project(b, x, &self.query, self.heads, &format!("{name}_query"))?;
         let key = self.project(b, x, &self.key, self.kv_heads, &format!("{name}_key"))?;
         let value = self.project(b, x, &self.value, self.kv_heads, &format!("{name}_value"))?;
@@ -70,14 +81,15 @@ impl Attention {
             .opt_arg("value_cache", cache.map(|c| c.value))
             .opt_arg("window", self.window.map(|w| Literal::scalar(w as i32)))
             .opt_arg("softcap", self.softcap.map(Literal::scalar))
+            .opt_arg("segments", segments)
             .name(format!("{name}_mix"))
             .result()?;
-        let flat = [1, -1, (self.heads * self.head_dim) as i32];
+        let flat = [batch(b, x), -1, (self.heads * self.head_dim) as i32];
         let mixed = reshape(b, mixed, &flat, &format!("{name}_flat"))?;
         self.output.apply(b, mixed, name)
     }
 
-    /// `x` projected and cut into heads: `[1, T, heads, head_dim]`.
+    /// `x` projected and cut into heads: `[B, T, heads, head_dim]`.
     fn project(
         &self,
         b: &mut FunctionBuilder<'_>,
@@ -87,7 +99,7 @@ impl Attention {
         name: &str,
     ) -> Result<ValueId> {
         let y = linear.apply(b, x, &format!("{name}_flat"))?;
-        reshape(b, y, &[1, -1, heads as i32, self.head_dim as i32], name)
+        reshape(b, y, &[batch(b, x), -1, heads as i32, self.head_dim as i32], name)
     }
 
     /// Queries or keys, normalised and rotated.
@@ -107,6 +119,12 @@ impl Attention {
             None => Ok(x),
         }
     }
+}
+
+/// The sequences in `x` `[B, T, d]`: functions with caches have one, those to train with a fixed number.
+fn batch(b: &FunctionBuilder<'_>, x: ValueId) -> i32 {
+    let sizes = b.function().tensor_ty(x).map(|t| t.shape.as_slice());
+    sizes.and_then(|s| s.first()?.fixed()).unwrap_or(1) as i32
 }
 
 fn reshape(b: &mut FunctionBuilder<'_>, x: ValueId, shape: &[i32], name: &str) -> Result<ValueId> {

@@ -2,7 +2,7 @@
 
 use mil::{FunctionBuilder, OpKind, Result, ValueId};
 
-use super::attention::Cache;
+use super::attention::Place;
 use super::{Attention, Mlp, Norm};
 
 /// A block: each branch is normalised before its layer, and in some models after it too.
@@ -23,17 +23,16 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// The block's output for `x` `[1, T, d]` at `positions` `[T]`: `[1, T, d]`.
+    /// The block's output for `x` `[B, T, d]`: `[B, T, d]`.
     pub(crate) fn apply(
         &self,
         b: &mut FunctionBuilder<'_>,
         x: ValueId,
-        positions: ValueId,
-        cache: Option<Cache>,
+        place: Place,
         name: &str,
     ) -> Result<ValueId> {
         let y = self.attention_norm.apply(b, x, &format!("{name}_attention_norm"))?;
-        let y = self.attention.apply(b, y, positions, cache, &format!("{name}_attention"))?;
+        let y = self.attention.apply(b, y, place, &format!("{name}_attention"))?;
         let y = optional(self.post_attention_norm, b, y, &format!("{name}_attention_post_norm"))?;
         let x = residual(b, x, y, &format!("{name}_attention_residual"))?;
         let y = self.mlp_norm.apply(b, x, &format!("{name}_mlp_norm"))?;

@@ -1,4 +1,4 @@
-//! The whole decoder, and the three functions that make it a program.
+//! The whole decoder, and the three functions that make it a program; the one to train is in `loss`.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use mil::{
 };
 use tensor::{DType, WeightStore};
 
-use super::attention::Cache;
+use super::attention::{Cache, Place};
 use super::{Block, Embedding, Head};
 use crate::interface;
 
@@ -74,7 +74,8 @@ impl Decoder {
             .collect();
         let mut x = self.embedding.apply(b, ids, positions)?;
         for (layer, (block, cache)) in self.blocks.iter().zip(caches).enumerate() {
-            x = block.apply(b, x, positions, cache, &format!("layer_{layer}"))?;
+            let place = Place { positions, segments: None, cache };
+            x = block.apply(b, x, place, &interface::layer(layer))?;
         }
         if shape.last_only {
             x = last_token(b, x)?;

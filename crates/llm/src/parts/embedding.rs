@@ -15,7 +15,7 @@ pub(crate) struct Embedding {
 }
 
 impl Embedding {
-    /// The vectors `[1, T, d]` of `ids` `[1, T]` at `positions` `[T]`.
+    /// The vectors `[B, T, d]` of `ids` `[B, T]` at `positions` `[T]` or `[B, T]`.
     pub(crate) fn apply(
         &self,
         b: &mut FunctionBuilder<'_>,
@@ -28,12 +28,16 @@ impl Embedding {
             x = b.op(OpKind::Mul).arg("x", x).arg("y", scale).name("embedding_scaled").result()?;
         }
         if let Some(table) = self.positions {
-            let positions = b
-                .op(OpKind::ExpandDims)
-                .arg("x", positions)
-                .arg("axes", Literal::vector(&[0i32]))
-                .name("positions_batch")
-                .result()?;
+            let shared = b.function().tensor_ty(positions).is_some_and(|t| t.rank() == 1);
+            let positions = match shared {
+                true => b
+                    .op(OpKind::ExpandDims)
+                    .arg("x", positions)
+                    .arg("axes", Literal::vector(&[0i32]))
+                    .name("positions_batch")
+                    .result()?,
+                false => positions,
+            };
             let p = lookup(b, positions, table, "position_embedding")?;
             x = b.op(OpKind::Add).arg("x", x).arg("y", p).name("embedding_placed").result()?;
         }

@@ -17,6 +17,26 @@ pub(crate) struct Head {
 }
 
 impl Head {
+    /// The mean cross-entropy of `targets` `[B, T]`, those that are not negative, after `x` `[B, T, d]`.
+    pub(crate) fn loss(
+        &self,
+        b: &mut FunctionBuilder<'_>,
+        x: ValueId,
+        targets: ValueId,
+    ) -> Result<ValueId> {
+        let x = self.norm.apply(b, x, "final_norm")?;
+        let weight = b.weight(self.output.weight)?;
+        let bias = self.output.bias.map(|id| b.weight(id)).transpose()?;
+        b.op(OpKind::LlmHeadLoss)
+            .arg("x", x)
+            .arg("weight", weight)
+            .arg("targets", targets)
+            .opt_arg("bias", bias)
+            .opt_arg("softcap", self.softcap.map(Literal::scalar))
+            .name(interface::LOSS)
+            .result()
+    }
+
     /// The logits `[1, T, vocab]` of `x` `[1, T, d]`.
     pub(crate) fn apply(&self, b: &mut FunctionBuilder<'_>, x: ValueId) -> Result<ValueId> {
         let x = self.norm.apply(b, x, "final_norm")?;

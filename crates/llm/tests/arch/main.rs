@@ -5,5 +5,6 @@ mod adapters;
 mod common;
 mod errors;
 mod gguf;
+mod gradients;
 mod huggingface;
 mod real;

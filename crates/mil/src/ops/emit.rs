@@ -1,4 +1,4 @@
-//! Adding plain operations while decomposing.
+//! Adding plain operations while decomposing or differentiating.
 
 use tensor::{DType, Tensor};
 
@@ -6,7 +6,9 @@ use crate::eval::{Array, Data};
 use crate::{Arg, FunctionBuilder, Literal, OpError, OpKind, OpView, Payload, TensorType, ValueId};
 
 /// A builder whose values are arguments, so that operations nest without ceremony.
-pub(super) struct Emit<'b, 'w> {
+///
+/// Every method returns the errors of the operation that it adds.
+pub struct Emit<'b, 'w> {
     b: &'b mut FunctionBuilder<'w>,
 }
 
@@ -20,12 +22,13 @@ pub(super) fn value(arg: Arg) -> Vec<ValueId> {
 }
 
 impl<'b, 'w> Emit<'b, 'w> {
-    pub(super) fn new(b: &'b mut FunctionBuilder<'w>) -> Self {
+    /// Emits into `b`.
+    pub fn new(b: &'b mut FunctionBuilder<'w>) -> Self {
         Emit { b }
     }
 
     /// The tensor type of an argument.
-    pub(super) fn ty(&self, arg: &Arg) -> Result<TensorType, OpError> {
+    pub fn ty(&self, arg: &Arg) -> Result<TensorType, OpError> {
         let ty = match arg {
             Arg::Value(v) => self.b.ty(*v),
             Arg::Literal(l) => &l.ty,
@@ -35,7 +38,7 @@ impl<'b, 'w> Emit<'b, 'w> {
     }
 
     /// The result of an operation that has one.
-    pub(super) fn op(
+    pub fn op(
         &mut self,
         kind: OpKind,
         args: impl IntoIterator<Item = (&'static str, Arg)>,
@@ -47,8 +50,21 @@ impl<'b, 'w> Emit<'b, 'w> {
         Ok(op.result()?.into())
     }
 
+    /// The results of an operation.
+    pub fn results(
+        &mut self,
+        kind: OpKind,
+        args: impl IntoIterator<Item = (&'static str, Arg)>,
+    ) -> Result<Vec<Arg>, OpError> {
+        let mut op = self.b.op(kind);
+        for (name, arg) in args {
+            op = op.arg(name, arg);
+        }
+        Ok(op.results()?.into_iter().map(Arg::from).collect())
+    }
+
     /// An operation without result.
-    pub(super) fn effect(
+    pub fn effect(
         &mut self,
         kind: OpKind,
         args: impl IntoIterator<Item = (&'static str, Arg)>,
@@ -62,12 +78,27 @@ impl<'b, 'w> Emit<'b, 'w> {
     }
 
     /// An elementwise operation of `x` and `y`.
-    pub(super) fn binary(&mut self, kind: OpKind, x: &Arg, y: &Arg) -> Result<Arg, OpError> {
+    pub fn binary(&mut self, kind: OpKind, x: &Arg, y: &Arg) -> Result<Arg, OpError> {
         self.op(kind, [("x", x.clone()), ("y", y.clone())])
     }
 
+    /// `x + y`.
+    pub fn add(&mut self, x: &Arg, y: &Arg) -> Result<Arg, OpError> {
+        self.binary(OpKind::Add, x, y)
+    }
+
+    /// `x - y`.
+    pub fn sub(&mut self, x: &Arg, y: &Arg) -> Result<Arg, OpError> {
+        self.binary(OpKind::Sub, x, y)
+    }
+
+    /// An operation whose one argument is `x`.
+    pub fn unary(&mut self, kind: OpKind, x: &Arg) -> Result<Arg, OpError> {
+        self.op(kind, [("x", x.clone())])
+    }
+
     /// `x * y`.
-    pub(super) fn mul(&mut self, x: &Arg, y: &Arg) -> Result<Arg, OpError> {
+    pub fn mul(&mut self, x: &Arg, y: &Arg) -> Result<Arg, OpError> {
         self.binary(OpKind::Mul, x, y)
     }
 
@@ -76,38 +107,119 @@ impl<'b, 'w> Emit<'b, 'w> {
     }
 
     /// An `int32` scalar.
-    pub(super) fn int(&mut self, value: i32) -> Arg {
+    pub fn int(&mut self, value: i32) -> Arg {
         self.constant("int", Literal::scalar(value))
     }
 
     /// An `int32` vector.
-    pub(super) fn ints(&mut self, values: &[i32]) -> Arg {
+    pub fn ints(&mut self, values: &[i32]) -> Arg {
         self.constant("ints", Literal::vector(values))
     }
 
     /// A scalar truth value.
-    pub(super) fn bool(&mut self, value: bool) -> Arg {
+    pub fn bool(&mut self, value: bool) -> Arg {
         self.constant("bool", Literal::bool(value))
     }
 
     /// A vector of truth values.
-    pub(super) fn bools(&mut self, values: &[bool]) -> Arg {
+    pub fn bools(&mut self, values: &[bool]) -> Arg {
         self.constant("bools", Literal::bool_vector(values))
     }
 
     /// A string.
-    pub(super) fn str(&mut self, value: &str) -> Arg {
+    pub fn str(&mut self, value: &str) -> Arg {
         self.constant("str", Literal::string(value))
     }
 
     /// A float scalar of type `dtype`, rounded to it.
-    pub(super) fn scalar(&mut self, dtype: DType, value: f64) -> Result<Arg, OpError> {
+    pub fn scalar(&mut self, dtype: DType, value: f64) -> Result<Arg, OpError> {
         let scalar = Array { dtype, shape: Vec::new(), data: Data::Float(vec![value]) };
         Ok(self.constant("scalar", Literal::tensor(scalar.to_tensor()?)))
     }
 
+    /// `x` times a constant.
+    pub fn times(&mut self, x: &Arg, factor: f64) -> Result<Arg, OpError> {
+        let factor = self.scalar(self.ty(x)?.dtype, factor)?;
+        self.mul(x, &factor)
+    }
+
+    /// `x` plus a constant.
+    pub fn plus(&mut self, x: &Arg, summand: f64) -> Result<Arg, OpError> {
+        let summand = self.scalar(self.ty(x)?.dtype, summand)?;
+        self.add(x, &summand)
+    }
+
+    /// A tensor of floats that all are `value`.
+    pub fn full(&mut self, dtype: DType, shape: &[usize], value: f64) -> Result<Arg, OpError> {
+        let (value, shape) = (self.scalar(dtype, value)?, self.sizes(shape)?);
+        self.op(OpKind::Fill, [("shape", shape), ("value", value)])
+    }
+
+    /// The elements of `x` under another shape.
+    pub fn reshape(&mut self, x: &Arg, shape: &[usize]) -> Result<Arg, OpError> {
+        let shape = self.sizes(shape)?;
+        self.op(OpKind::Reshape, [("x", x.clone()), ("shape", shape)])
+    }
+
+    /// A reduction over `axes`, which stay with size 1 if `keep`.
+    pub fn reduce(
+        &mut self,
+        kind: OpKind,
+        x: &Arg,
+        axes: &[usize],
+        keep: bool,
+    ) -> Result<Arg, OpError> {
+        let (axes, keep) = (self.sizes(axes)?, self.bool(keep));
+        self.op(kind, [("x", x.clone()), ("axes", axes), ("keep_dims", keep)])
+    }
+
+    /// The product of the last two axes, of `x` and `y` swapped first as `transpose` says.
+    pub fn matmul(&mut self, x: &Arg, y: &Arg, transpose: [bool; 2]) -> Result<Arg, OpError> {
+        let transpose = transpose.map(|t| self.bool(t));
+        let [transpose_x, transpose_y] = transpose;
+        self.op(
+            OpKind::Matmul,
+            [
+                ("x", x.clone()),
+                ("y", y.clone()),
+                ("transpose_x", transpose_x),
+                ("transpose_y", transpose_y),
+            ],
+        )
+    }
+
+    /// An `int32` vector of sizes or axes.
+    pub fn sizes(&mut self, sizes: &[usize]) -> Result<Arg, OpError> {
+        let sizes: Option<Vec<i32>> = sizes.iter().map(|&n| i32::try_from(n).ok()).collect();
+        let sizes = sizes.ok_or_else(|| OpError::limit("a size beyond the range of int32"))?;
+        Ok(self.ints(&sizes))
+    }
+
+    /// Rows `begin..end` of `x`, by its first axis.
+    pub fn rows(&mut self, x: &Arg, begin: usize, end: usize) -> Result<Arg, OpError> {
+        let rank = self.ty(x)?.rank();
+        let mut first = vec![0; rank];
+        let mut last = vec![0; rank];
+        let mut whole = vec![true; rank];
+        if rank > 0 {
+            (first[0], last[0], whole[0]) = (begin, end, false);
+        }
+        let (first, last) = (self.sizes(&first)?, self.sizes(&last)?);
+        let whole = self.bools(&whole);
+        self.op(
+            OpKind::SliceByIndex,
+            [
+                ("x", x.clone()),
+                ("begin", first),
+                ("end", last),
+                ("begin_mask", whole.clone()),
+                ("end_mask", whole),
+            ],
+        )
+    }
+
     /// `x` as `dtype`; `x` itself if it is.
-    pub(super) fn cast(&mut self, x: Arg, dtype: DType) -> Result<Arg, OpError> {
+    pub fn cast(&mut self, x: Arg, dtype: DType) -> Result<Arg, OpError> {
         if self.ty(&x)?.dtype == dtype {
             return Ok(x);
         }
@@ -116,13 +228,13 @@ impl<'b, 'w> Emit<'b, 'w> {
     }
 
     /// `x` with axis `perm[i]` at place `i`.
-    pub(super) fn transpose(&mut self, x: &Arg, perm: &[i32]) -> Result<Arg, OpError> {
+    pub fn transpose(&mut self, x: &Arg, perm: &[i32]) -> Result<Arg, OpError> {
         let perm = self.ints(perm);
         self.op(OpKind::Transpose, [("x", x.clone()), ("perm", perm)])
     }
 
     /// `x[..., begin:end:step]`.
-    pub(super) fn last_axis(
+    pub fn last_axis(
         &mut self,
         x: &Arg,
         begin: usize,
@@ -157,7 +269,7 @@ impl<'b, 'w> Emit<'b, 'w> {
     ///
     /// # Errors
     /// When a block-quantised weight is no constant: plain MIL has no such type.
-    pub(super) fn plain_weight(
+    pub fn plain_weight(
         &mut self,
         op: &OpView<'_>,
         name: &str,

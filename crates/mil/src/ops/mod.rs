@@ -43,6 +43,7 @@ mod unary;
 mod view;
 mod windows;
 
+pub use emit::Emit;
 pub use shapes::broadcast;
 pub use view::OpView;
 pub use windows::{Axis as WindowAxis, Windows};
@@ -106,7 +107,8 @@ ops! {
     quantization: Quantize, Dequantize;
     control: Cond, WhileLoop;
     lists: MakeList, ListLength, ListWrite, ListRead, ListGather, ListScatter, Classify;
-    llm: LlmRmsNorm, LlmLinear, LlmEmbedding, LlmDequantize, LlmRope, LlmAttention, LlmGatedMlp;
+    llm: LlmRmsNorm, LlmLinear, LlmEmbedding, LlmDequantize, LlmRope, LlmAttention, LlmGatedMlp, LlmHeadLoss,
+        LlmRmsNormGrad, LlmAttentionGrad, LlmHeadLossGrad;
 }
 
 /// Operations that coremltools knows and the catalogue lacks.

@@ -117,6 +117,70 @@ proptest! {
     }
 
     #[test]
+    fn rms_norm_grad(seed: u64, rows in 1usize..4, half: bool) {
+        let stored = if half { DType::F16 } else { DType::F32 };
+        let flat = weight(seed ^ 1, 1, 1, stored);
+        let flat = flat.resolve(&Default::default()).unwrap().reshaped(&[32]).unwrap();
+        let op = one(OpKind::LlmRmsNormGrad, vec![
+            ("x", noise(seed, &[1, rows, 32]).into()),
+            ("weight", Literal::tensor(flat).into()),
+            ("grad", noise(seed ^ 2, &[1, rows, 32]).into()),
+            ("epsilon", Literal::scalar(1e-5f32).into()),
+        ]).unwrap();
+        assert_decomposes(&op, &States::new(), 1e-2);
+    }
+
+    #[test]
+    fn attention_grad(s in shapes(), seed: u32, tokens in 1usize..6, documents: bool) {
+        let (s, seed) = (Shape { cache: None, ..s }, u64::from(seed));
+        let positions: Vec<i64> = (3..3 + tokens as i64).collect();
+        let args = || {
+            let mut args = attention(s, seed, &positions);
+            if documents {
+                let segments = (0..s.batch * tokens).map(|i| (seed >> i) as i64 & 1);
+                args.push(("segments", ints(&[s.batch, tokens], segments).into()));
+            }
+            args
+        };
+        let forward = one(OpKind::LlmAttention, args()).unwrap();
+        assert_decomposes(&forward, &States::new(), 1e-4);
+        let grad = noise(seed + 9, &[s.batch, tokens, s.groups * s.repeats, s.width]);
+        let backward = [args(), vec![("grad", grad.into())]].into_iter().flatten().collect();
+        assert_decomposes(&one(OpKind::LlmAttentionGrad, backward).unwrap(), &States::new(), 1e-4);
+    }
+
+    #[test]
+    fn head_loss(
+        seed: u64,
+        (batch, tokens, vocab) in (1usize..3, 1usize..4, 1usize..6),
+        targets in prop::collection::vec(-2i64..6, 6),
+        chunk in 1i32..8,
+        softcap in prop::option::of(0.5f32..4.0),
+        dtype in storage(),
+        bias: bool,
+    ) {
+        let targets = targets.into_iter().take(batch * tokens).map(|t| t.min(vocab as i64 - 1));
+        let args = || {
+            let mut args: Vec<(&str, In)> = vec![
+                ("x", noise(seed, &[batch, tokens, 32]).into()),
+                ("weight", weight(seed ^ 1, vocab, 1, dtype).into()),
+                ("targets", ints(&[batch, tokens], targets.clone()).into()),
+                ("chunk", Literal::scalar(chunk).into()),
+            ];
+            args.extend(softcap.map(|c| ("softcap", Literal::scalar(c).into())));
+            if bias {
+                args.push(("bias", noise(seed ^ 2, &[vocab]).into()));
+            }
+            args
+        };
+        assert_decomposes(&one(OpKind::LlmHeadLoss, args()).unwrap(), &States::new(), 1e-3);
+        let mut args = args();
+        args.push(("by_weight", Literal::bool(dtype != DType::Q8_0).into()));
+        args.push(("grad", f32s(&[], [2.5]).into()));
+        assert_decomposes(&one(OpKind::LlmHeadLossGrad, args).unwrap(), &States::new(), 1e-2);
+    }
+
+    #[test]
     fn linear(seed: u64, rows in 1usize..4, out in 1usize..5, dtype in storage(), bias: bool) {
         let mut args: Vec<(&str, In)> = vec![
             ("x", noise(seed, &[1, rows, 64]).into()),

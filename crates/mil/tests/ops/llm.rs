@@ -46,6 +46,52 @@ fn rms_norm() {
     assert!(text.contains("[3]") && text.contains("[1, 2]"), "{text}");
 }
 
+/// Two rows count, with even logits over two tokens and over logits `ln 3` apart.
+#[test]
+fn head_loss() {
+    let args = |targets: [i64; 3]| -> Vec<(&str, In)> {
+        let x = [1.0, 1.0, 3f64.ln(), 0.0, 5.0, 7.0];
+        vec![
+            ("x", f32s(&[3, 2], x).into()),
+            ("weight", f32s(&[2, 2], [1.0, 0.0, 0.0, 1.0]).into()),
+            ("targets", ints(&[3], targets).into()),
+        ]
+    };
+    let loss = value(OpKind::LlmHeadLoss, args([0, 1, -1]));
+    assert_close(&loss, &f32s(&[], [(2f64.ln() + 4f64.ln()) / 2.0]), 1e-15);
+    assert_close(&value(OpKind::LlmHeadLoss, args([-1, -5, -1])), &f32s(&[], [0.0]), 0.0);
+    let op = one(OpKind::LlmHeadLossGrad, args([0, 1, -1])).unwrap();
+    let results = op.run(&mut Default::default()).unwrap();
+    let [again, by_x, by_weight] = <[Array; 3]>::try_from(results).unwrap();
+    assert_close(&again, &loss, 0.0);
+    assert_close(&by_x, &f32s(&[3, 2], [-0.25, 0.25, 0.375, -0.375, 0.0, 0.0]), 1e-15);
+    let first = -0.25 + 0.375 * 3f64.ln();
+    assert_close(&by_weight, &f32s(&[2, 2], [first, -0.25, -first, 0.25]), 1e-15);
+    let text = refusal(OpKind::LlmHeadLoss, args([0, 2, 0]));
+    assert!(text.contains("target 2 of row 1") && text.contains("vocabulary of 2"), "{text}");
+}
+
+#[test]
+fn attention_of_documents() {
+    let args = |segments: Option<[i64; 4]>| -> Vec<(&str, In)> {
+        let mut args: Vec<(&str, In)> = vec![
+            ("query", f32s(&[1, 4, 1, 1], [0.0; 4]).into()),
+            ("key", f32s(&[1, 4, 1, 1], [1.0; 4]).into()),
+            ("value", f32s(&[1, 4, 1, 1], [1.0, 2.0, 3.0, 4.0]).into()),
+            ("positions", ints(&[4], [0, 1, 2, 3]).into()),
+            ("scale", scalar(1.0)),
+        ];
+        args.extend(segments.map(|s| ("segments", ints(&[1, 4], s).into())));
+        args
+    };
+    let means = |values: [f64; 4]| f32s(&[1, 4, 1, 1], values);
+    assert_close(&value(OpKind::LlmAttention, args(None)), &means([1.0, 1.5, 2.0, 2.5]), 1e-15);
+    let cut = value(OpKind::LlmAttention, args(Some([0, 0, 1, 1])));
+    assert_close(&cut, &means([1.0, 1.5, 3.0, 3.5]), 1e-15);
+    let between = value(OpKind::LlmAttention, args(Some([0, 1, 0, 1])));
+    assert_close(&between, &means([1.0, 2.0, 2.0, 3.0]), 1e-15);
+}
+
 #[test]
 fn linear() {
     let (weight, values) = quantised();

@@ -23,7 +23,11 @@ pub(super) fn cases() -> Vec<Case> {
         rope(true, 8),
         rope(false, 4),
         rope(true, 4),
+        rms_norm_grad(),
     ]);
+    for (dtype, softcap) in [(DType::F32, None), (DType::F32, Some(2.0)), (DType::Q8_0, None)] {
+        cases.extend([head_loss(dtype, softcap), head_loss_grad(dtype, softcap)]);
+    }
     let plain = Attention { heads: 2, groups: 2, window: None, softcap: None };
     let grouped = Attention { heads: 6, groups: 2, window: None, softcap: None };
     for attention in [
@@ -32,7 +36,8 @@ pub(super) fn cases() -> Vec<Case> {
         Attention { window: Some(2), ..grouped },
         Attention { softcap: Some(3.0), ..grouped },
     ] {
-        cases.push(attention.uncached());
+        cases.extend([attention.uncached(false), attention.uncached(true)]);
+        cases.extend([attention.grad(false), attention.grad(true)]);
         cases.extend([DType::F32, DType::F16].map(|cache| attention.cached(cache)));
     }
     cases
@@ -43,6 +48,48 @@ fn rms_norm() -> Case {
         let (x, w) = (c.float("x", &[1, 3, 8]), c.weight("norm", DType::F32, &[8])?);
         let norm = c.f.op(OpKind::LlmRmsNorm).arg("x", x).arg("weight", w);
         Ok(vec![norm.arg("epsilon", Literal::scalar(1e-5f32)).name("y").result()?])
+    })
+}
+
+fn rms_norm_grad() -> Case {
+    case("rms_norm_grad", |c| {
+        let (x, w) = (c.float("x", &[1, 3, 8]), c.weight("norm", DType::F32, &[8])?);
+        let grad = c.float("grad", &[1, 3, 8]);
+        let norm = c.f.op(OpKind::LlmRmsNormGrad).arg("x", x).arg("weight", w).arg("grad", grad);
+        norm.arg("epsilon", Literal::scalar(1e-5f32)).name("y").results()
+    })
+}
+
+/// The arguments of a loss over an output layer of `dtype`; one row does not count.
+fn head<'b, 'w>(
+    c: &'b mut CaseBuilder<'w>,
+    kind: OpKind,
+    dtype: DType,
+    softcap: Option<f32>,
+) -> mil::Result<mil::OpBuilder<'b, 'w>> {
+    c.tolerance(Tolerance { abs: 1e-4, rel: 1e-4 });
+    let (x, w) = (c.float_in("x", &[2, 2, 32], -0.5, 0.5), c.weight("head", dtype, &[7, 32])?);
+    let bias = if dtype == DType::F32 { Some(c.weight("bias", dtype, &[7])?) } else { None };
+    let targets = c.ints("targets", &[2, 2], &[3, -1, 0, 6]);
+    let op = c.f.op(kind).arg("x", x).arg("weight", w).arg("targets", targets);
+    let op = op.opt_arg("bias", bias).opt_arg("softcap", softcap.map(Literal::scalar));
+    Ok(op.arg("chunk", Literal::scalar(3i32)).name("y"))
+}
+
+fn head_loss(dtype: DType, softcap: Option<f32>) -> Case {
+    let capped = if softcap.is_some() { "_capped" } else { "" };
+    case(&format!("head_loss_{dtype}{capped}"), |c| {
+        Ok(vec![head(c, OpKind::LlmHeadLoss, dtype, softcap)?.result()?])
+    })
+}
+
+/// With gradients by the output layer if it is of floats.
+fn head_loss_grad(dtype: DType, softcap: Option<f32>) -> Case {
+    let capped = if softcap.is_some() { "_capped" } else { "" };
+    case(&format!("head_loss_grad_{dtype}{capped}"), |c| {
+        let grad = c.float_in("grad", &[], 1.5, 2.0);
+        let op = head(c, OpKind::LlmHeadLossGrad, dtype, softcap)?.arg("grad", grad);
+        op.arg("by_weight", Literal::bool(dtype == DType::F32)).results()
     })
 }
 
@@ -125,31 +172,64 @@ impl Attention {
     fn emit(
         self,
         f: &mut FunctionBuilder<'_>,
-        [query, key, value, positions]: [ValueId; 4],
-        caches: Option<[ValueId; 2]>,
+        rows: [ValueId; 4],
+        caches: [ValueId; 2],
     ) -> mil::Result<ValueId> {
-        f.op(OpKind::LlmAttention)
+        self.op(f, OpKind::LlmAttention, rows)
+            .arg("key_cache", caches[0])
+            .arg("value_cache", caches[1])
+            .name("y")
+            .result()
+    }
+
+    /// An attention, or its gradient, of query, key, value and positions.
+    fn op<'b, 'w>(
+        self,
+        f: &'b mut FunctionBuilder<'w>,
+        kind: OpKind,
+        [query, key, value, positions]: [ValueId; 4],
+    ) -> mil::OpBuilder<'b, 'w> {
+        f.op(kind)
             .arg("query", query)
             .arg("key", key)
             .arg("value", value)
             .arg("positions", positions)
             .arg("scale", Literal::scalar(0.5f32))
-            .opt_arg("key_cache", caches.map(|c| c[0]))
-            .opt_arg("value_cache", caches.map(|c| c[1]))
             .opt_arg("window", self.window.map(Literal::scalar))
             .opt_arg("softcap", self.softcap.map(Literal::scalar))
-            .name("y")
-            .result()
     }
 
-    fn uncached(self) -> Case {
-        case(&self.name("uncached"), |c: &mut CaseBuilder<'_>| {
-            let query = c.float("query", &[1, 4, self.heads, HEAD]);
-            let key = c.float("key", &[1, 4, self.groups, HEAD]);
-            let value = c.float("value", &[1, 4, self.groups, HEAD]);
-            let positions = c.ints("positions", &[4], &[0, 1, 2, 3]);
-            Ok(vec![self.emit(&mut c.f, [query, key, value, positions], None)?])
+    /// One sequence, or two of two documents each.
+    fn uncached(self, documents: bool) -> Case {
+        let name = if documents { "documents" } else { "uncached" };
+        case(&self.name(name), |c: &mut CaseBuilder<'_>| {
+            let (rows, segments) = self.rows(c, documents);
+            let attention = self.op(&mut c.f, OpKind::LlmAttention, rows);
+            Ok(vec![attention.opt_arg("segments", segments).name("y").result()?])
         })
+    }
+
+    /// The gradient of [`Attention::uncached`].
+    fn grad(self, documents: bool) -> Case {
+        let name = if documents { "documents_grad" } else { "grad" };
+        case(&self.name(name), |c: &mut CaseBuilder<'_>| {
+            let (rows, segments) = self.rows(c, documents);
+            let batch = if documents { 2 } else { 1 };
+            let grad = c.float("grad", &[batch, 4, self.heads, HEAD]);
+            let attention = self.op(&mut c.f, OpKind::LlmAttentionGrad, rows).arg("grad", grad);
+            attention.opt_arg("segments", segments).name("y").results()
+        })
+    }
+
+    /// Query, key, value and positions of four rows, and which document each is of.
+    fn rows(self, c: &mut CaseBuilder<'_>, documents: bool) -> ([ValueId; 4], Option<ValueId>) {
+        let batch = if documents { 2 } else { 1 };
+        let query = c.float("query", &[batch, 4, self.heads, HEAD]);
+        let key = c.float("key", &[batch, 4, self.groups, HEAD]);
+        let value = c.float("value", &[batch, 4, self.groups, HEAD]);
+        let positions = c.ints("positions", &[4], &[0, 1, 2, 3]);
+        let segments = documents.then(|| c.ints("segments", &[2, 4], &[0, 0, 1, 1, 5, 5, 5, 2]));
+        ([query, key, value, positions], segments)
     }
 
     /// Three rows at once, then two single ones, over a cache; the number of rows is a symbol.
@@ -168,7 +248,7 @@ impl Attention {
         let cache = TensorType::new(dtype, [1, self.groups, SLOTS, HEAD]);
         let caches = ["k_cache", "v_cache"].map(|n| f.input(n, Type::State(cache.clone())));
         let output = self
-            .emit(&mut f, [query, key, value, positions], Some(caches))
+            .emit(&mut f, [query, key, value, positions], caches)
             .expect("a case is right by construction");
         let function = f.finish(vec![output]);
         program.functions.insert("main".into(), function);

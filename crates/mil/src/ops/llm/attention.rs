@@ -2,7 +2,7 @@
 
 use super::attention_in_mil::decompose;
 use crate::eval::exact::dot;
-use crate::eval::{EvalCx, Value};
+use crate::eval::{Array, EvalCx, Value};
 use crate::ops::emit::{Emit, value};
 use crate::ops::{Domain, Param, bytes, elements};
 use crate::{
@@ -21,6 +21,9 @@ use crate::{
 /// written to slot `positions[t]`, rounded to the cache's element type; then query `t` attends the
 /// slots `s <= positions[t]`. Without, it attends those of the `T` rows whose position is not
 /// greater than its own. With `window` `w` only positions `> positions[t] - w` are attended.
+///
+/// Without caches, `segments` `[B, T]` of integers may say which of several documents in one sequence
+/// a row belongs to: it attends rows of the same segment only.
 pub(in crate::ops) struct LlmAttention;
 
 /// The constant options.
@@ -31,7 +34,7 @@ pub(super) struct Options {
 }
 
 impl Options {
-    fn of(op: &OpView<'_>) -> Result<Self, OpError> {
+    pub(super) fn of(op: &OpView<'_>) -> Result<Self, OpError> {
         let scale = op.float("scale")?.unwrap_or(1.0);
         let (window, softcap) = (op.int("window")?, op.float("softcap")?);
         if window.is_some_and(|w| w < 1) || softcap.is_some_and(|c| c <= 0.0) {
@@ -43,14 +46,89 @@ impl Options {
     }
 
     /// Whether a query at position `at` attends position `other`.
-    fn sees(&self, at: i64, other: i64) -> bool {
+    pub(super) fn sees(&self, at: i64, other: i64) -> bool {
         other <= at && self.window.is_none_or(|w| other > at - w)
     }
 
-    fn score(&self, product: f64) -> f64 {
+    /// Which of the rows at hand row `n` attends.
+    pub(super) fn seen(&self, positions: &[i64], segments: Option<&[i64]>, n: usize) -> Vec<usize> {
+        let same = |s: usize| segments.is_none_or(|of| of[s] == of[n]);
+        let sees = |&s: &usize| same(s) && self.sees(positions[n], positions[s]);
+        (0..positions.len()).filter(sees).collect()
+    }
+
+    pub(super) fn score(&self, product: f64) -> f64 {
         let s = self.scale * product;
         self.softcap.map_or(s, |c| c * (s / c).tanh())
     }
+}
+
+/// The sizes of an attention's arguments: `query` `[b, t, h, d]`, `key` and `value` `[b, t, g, d]`.
+pub(super) struct Sizes {
+    pub(super) b: usize,
+    pub(super) t: usize,
+    pub(super) h: usize,
+    pub(super) g: usize,
+    pub(super) d: usize,
+}
+
+impl Sizes {
+    /// The sizes of the values at hand.
+    pub(super) fn of(cx: &EvalCx<'_, '_>) -> Result<Self, OpError> {
+        let (query, key, value) = (cx.array("query")?, cx.array("key")?, cx.array("value")?);
+        let (positions, segments) = (cx.array("positions")?, cx.opt_array("segments")?);
+        let (&[b, t, h, d], &[_, _, g, _]) = (&query.shape[..], &key.shape[..]) else {
+            return Err(OpError::invalid("query or key is not of rank 4"));
+        };
+        let expected = [b, t, g, d];
+        let grouped = g > 0 && h.is_multiple_of(g);
+        let placed = positions.len() == t && segments.is_none_or(|s| s.shape == [b, t]);
+        if key.shape != expected || value.shape != expected || !placed || !grouped {
+            return Err(OpError::invalid(format!(
+                "query {:?}, key {:?}, value {:?}, {} positions and the segments do not go together",
+                query.shape,
+                key.shape,
+                value.shape,
+                positions.len()
+            )));
+        }
+        Ok(Sizes { b, t, h, g, d })
+    }
+}
+
+/// Checks `query`, `key`, `value`, `positions`, `segments` and the options, whose types attention and
+/// its gradient share.
+pub(super) fn check_rows(op: &OpView<'_>) -> Result<(), OpError> {
+    let (query, key, value) = (op.tensor("query")?, op.tensor("key")?, op.tensor("value")?);
+    let positions = op.tensor("positions")?;
+    let fits = query.rank() == 4
+        && key.rank() == 4
+        && key.compatible(value)
+        && [0, 1, 3].iter().all(|&i| query.shape[i].compatible(&key.shape[i]));
+    let groups = match (query.shape.get(2), key.shape.get(2)) {
+        (Some(Dim::Fixed(h)), Some(Dim::Fixed(g))) => *g > 0 && h.is_multiple_of(*g),
+        _ => true,
+    };
+    if !fits || !groups {
+        return Err(OpError::invalid(format!(
+            "query {query} is not [B, T, H, D] for key {key} and value {value} [B, T, G, D] \
+             with H a multiple of G"
+        )));
+    }
+    if positions.rank() != 1 || !positions.shape[0].compatible(&query.shape[1]) {
+        return Err(OpError::invalid(format!(
+            "positions {positions} are not [T] of query {query}"
+        )));
+    }
+    if let Some(segments) = op.opt_tensor("segments")? {
+        let fits = segments.rank() == 2
+            && segments.shape.iter().zip(&query.shape).all(|(a, b)| a.compatible(b));
+        if !fits {
+            let message = format!("segments {segments} are not [B, T] of query {query}");
+            return Err(OpError::invalid(message));
+        }
+    }
+    Options::of(op).map(drop)
 }
 
 /// Keys and values of one batch item and head: row `s` starts at `start + s * step`.
@@ -104,6 +182,7 @@ impl OpDef for LlmAttention {
                 Param::new("value_cache", Domain::State).optional(),
                 Param::new("window", Domain::Int).optional().constant(),
                 Param::new("softcap", Domain::Float).optional().constant(),
+                Param::new("segments", Domain::Int).optional(),
             ]
         }
     }
@@ -114,60 +193,33 @@ impl OpDef for LlmAttention {
     }
 
     fn infer(&self, op: &OpView<'_>) -> Result<Vec<Type>, OpError> {
+        check_rows(op)?;
         let (query, key, value) = (op.tensor("query")?, op.tensor("key")?, op.tensor("value")?);
-        let positions = op.tensor("positions")?;
-        let fits = query.rank() == 4
-            && key.rank() == 4
-            && key.compatible(value)
-            && [0, 1, 3].iter().all(|&i| query.shape[i].compatible(&key.shape[i]));
-        let groups = match (query.shape.get(2), key.shape.get(2)) {
-            (Some(Dim::Fixed(h)), Some(Dim::Fixed(g))) => *g > 0 && h.is_multiple_of(*g),
-            _ => true,
-        };
-        if !fits || !groups {
-            return Err(OpError::invalid(format!(
-                "query {query} is not [B, T, H, D] for key {key} and value {value} [B, T, G, D] \
-                 with H a multiple of G"
-            )));
-        }
-        if positions.rank() != 1 || !positions.shape[0].compatible(&query.shape[1]) {
-            return Err(OpError::invalid(format!(
-                "positions {positions} are not [T] of query {query}"
-            )));
-        }
         match (op.arg("key_cache"), op.arg("value_cache")) {
             (None, None) => {}
             (Some(_), Some(_)) => {
                 check_cache("key_cache", op.state("key_cache")?, key)?;
                 check_cache("value_cache", op.state("value_cache")?, value)?;
+                if op.arg("segments").is_some() {
+                    return Err(OpError::invalid(
+                        "segments are of the rows at hand, not of a cache",
+                    ));
+                }
             }
             _ => {
                 return Err(OpError::invalid("key_cache and value_cache are given only together"));
             }
         }
-        Options::of(op)?;
         Ok(vec![query.clone().into()])
     }
 
     fn eval(&self, cx: &mut EvalCx<'_, '_>) -> Result<Vec<Value>, OpError> {
         let options = Options::of(&cx.op)?;
         let (query, key, value) = (cx.array("query")?, cx.array("key")?, cx.array("value")?);
-        let positions = cx.array("positions")?;
+        let Sizes { b, t, h, g, d } = Sizes::of(cx)?;
+        let (positions, segments) = (cx.array("positions")?, cx.opt_array("segments")?);
         let (positions, q) = (positions.ints()?, query.floats()?);
-        let (&[b, t, h, d], &[_, _, g, _]) = (&query.shape[..], &key.shape[..]) else {
-            return Err(OpError::invalid("query or key is not of rank 4"));
-        };
-        let expected = [b, t, g, d];
-        let grouped = g > 0 && h.is_multiple_of(g);
-        if key.shape != expected || value.shape != expected || positions.len() != t || !grouped {
-            return Err(OpError::invalid(format!(
-                "query {:?}, key {:?}, value {:?} and {} positions do not go together",
-                query.shape,
-                key.shape,
-                value.shape,
-                positions.len()
-            )));
-        }
+        let segments = segments.as_deref().map(Array::ints).transpose()?;
         let cached = cx.op.arg("key_cache").is_some();
         let mut out = vec![0.0; q.len()];
         let (keys, values, slots) = if cached {
@@ -178,22 +230,21 @@ impl OpDef for LlmAttention {
         } else {
             (key.floats()?, value.floats()?, t)
         };
-        for (n, &at) in positions.iter().enumerate() {
-            let seen: Vec<usize> = (0..slots)
-                .filter(|&s| options.sees(at, if cached { s as i64 } else { positions[s] }))
-                .collect();
-            for batch in 0..b {
-                for head in 0..h {
-                    let kv = head / (h / g);
-                    let (start, step) = if cached {
-                        ((batch * g + kv) * slots * d, d)
-                    } else {
-                        ((batch * t * g + kv) * d, g * d)
-                    };
-                    let rows = Rows { keys, values, start, step, dim: d };
-                    let place = ((batch * t + n) * h + head) * d;
-                    rows.attend(&q[place..][..d], &seen, &options, &mut out[place..][..d]);
-                }
+        for (batch, n) in (0..b).flat_map(|batch| (0..t).map(move |n| (batch, n))) {
+            let seen: Vec<usize> = match cached {
+                true => (0..slots).filter(|&s| options.sees(positions[n], s as i64)).collect(),
+                false => options.seen(positions, segments.map(|s| &s[batch * t..][..t]), n),
+            };
+            for head in 0..h {
+                let kv = head / (h / g);
+                let (start, step) = if cached {
+                    ((batch * g + kv) * slots * d, d)
+                } else {
+                    ((batch * t * g + kv) * d, g * d)
+                };
+                let rows = Rows { keys, values, start, step, dim: d };
+                let place = ((batch * t + n) * h + head) * d;
+                rows.attend(&q[place..][..d], &seen, &options, &mut out[place..][..d]);
             }
         }
         Ok(vec![query.with_floats(out).into()])

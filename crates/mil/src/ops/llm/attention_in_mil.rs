@@ -16,11 +16,10 @@ pub(super) fn decompose(
     let (query, key) = (op.tensor("query")?, op.tensor("key")?);
     let dtype = query.dtype;
     let positions = e.cast(op.required("positions")?.clone(), DType::I32)?;
-    let heads_first = [0, 2, 1, 3];
-    let q = e.transpose(op.required("query")?, &heads_first)?;
+    let q = e.transpose(op.required("query")?, &HEADS_FIRST)?;
     let (mut k, mut v) = (
-        e.transpose(op.required("key")?, &heads_first)?,
-        e.transpose(op.required("value")?, &heads_first)?,
+        e.transpose(op.required("key")?, &HEADS_FIRST)?,
+        e.transpose(op.required("value")?, &HEADS_FIRST)?,
     );
     let mut slots = positions.clone();
     if let (Some(keys), Some(values)) = (op.arg("key_cache"), op.arg("value_cache")) {
@@ -31,16 +30,102 @@ pub(super) fn decompose(
     }
     k = repeat_heads(e, k, query, key)?;
     v = repeat_heads(e, v, query, key)?;
-    let yes = e.bool(true);
-    let product = e.op(OpKind::Matmul, [("x", q), ("y", k), ("transpose_y", yes)])?;
-    let scores = scale(e, &product, options, dtype)?;
     let seen = mask(e, &positions, &slots, options)?;
+    let seen = within_segments(e, seen, op.arg("segments"))?;
+    let Weights { weights, .. } = weigh(e, &q, &k, &seen, options)?;
+    let mean = e.binary(OpKind::Matmul, &weights, &v)?;
+    e.transpose(&mean, &HEADS_FIRST)
+}
+
+/// Rows and heads swapped, there and back.
+const HEADS_FIRST: [i32; 4] = [0, 2, 1, 3];
+
+/// How much each query `[B, H, T, D]` takes of each key `[B, H, S, D]`.
+struct Weights {
+    /// `[B, H, T, S]`; the sum over the last axis is 1.
+    weights: Arg,
+    /// The hyperbolic tangents that cap the scores.
+    bent: Option<Arg>,
+}
+
+fn weigh(
+    e: &mut Emit<'_, '_>,
+    q: &Arg,
+    k: &Arg,
+    seen: &Arg,
+    options: &Options,
+) -> Result<Weights, OpError> {
+    let dtype = e.ty(q)?.dtype;
+    let yes = e.bool(true);
+    let product =
+        e.op(OpKind::Matmul, [("x", q.clone()), ("y", k.clone()), ("transpose_y", yes)])?;
+    let (scores, bent) = scale(e, &product, options, dtype)?;
     let hidden = e.scalar(dtype, hidden_score(dtype))?;
-    let scores = e.op(OpKind::Select, [("cond", seen), ("a", scores), ("b", hidden)])?;
+    let scores = e.op(OpKind::Select, [("cond", seen.clone()), ("a", scores), ("b", hidden)])?;
     let last = e.int(-1);
     let weights = e.op(OpKind::Softmax, [("x", scores), ("axis", last)])?;
-    let mean = e.binary(OpKind::Matmul, &weights, &v)?;
-    e.transpose(&mean, &heads_first)
+    Ok(Weights { weights, bent })
+}
+
+/// Emits the gradient `op` of an attention and returns those of query, key and value.
+///
+/// With `P = softmax(S)` and `O = P V`: `dV = P^T dO`, `dP = dO V^T`, `dS = P (dP - sum(P dP))`,
+/// `dQ = dS K`, `dK = dS^T Q`, the derivatives of scale and cap put into `dS`.
+pub(super) fn decompose_grad(
+    op: &OpView<'_>,
+    options: &Options,
+    e: &mut Emit<'_, '_>,
+) -> Result<[Arg; 3], OpError> {
+    let (query, key) = (op.tensor("query")?, op.tensor("key")?);
+    let positions = e.cast(op.required("positions")?.clone(), DType::I32)?;
+    let mut heads_first = |name| e.transpose(op.required(name)?, &HEADS_FIRST);
+    let (q, g) = (heads_first("query")?, heads_first("grad")?);
+    let (k, v) = (heads_first("key")?, heads_first("value")?);
+    let k = repeat_heads(e, k, query, key)?;
+    let v = repeat_heads(e, v, query, key)?;
+    let seen = mask(e, &positions, &positions, options)?;
+    let seen = within_segments(e, seen, op.arg("segments"))?;
+    let Weights { weights: p, bent } = weigh(e, &q, &k, &seen, options)?;
+    let dv = e.matmul(&p, &g, [true, false])?;
+    let dp = e.matmul(&g, &v, [false, true])?;
+    let weighted = e.mul(&p, &dp)?;
+    let row = e.reduce(OpKind::ReduceSum, &weighted, &[3], true)?;
+    let mean = e.mul(&p, &row)?;
+    let mut ds = e.sub(&weighted, &mean)?;
+    if let Some(bent) = bent {
+        let square = e.mul(&bent, &bent)?;
+        let one = e.scalar(query.dtype, 1.0)?;
+        let slope = e.sub(&one, &square)?;
+        ds = e.mul(&ds, &slope)?;
+    }
+    let ds = e.times(&ds, options.scale)?;
+    let dq = e.matmul(&ds, &k, [false, false])?;
+    let dk = e.matmul(&ds, &q, [true, false])?;
+    let dk = sum_heads(e, dk, query, key)?;
+    let dv = sum_heads(e, dv, query, key)?;
+    Ok([
+        e.transpose(&dq, &HEADS_FIRST)?,
+        e.transpose(&dk, &HEADS_FIRST)?,
+        e.transpose(&dv, &HEADS_FIRST)?,
+    ])
+}
+
+/// The converse of [`repeat_heads`]: the sum over the query heads that read a key head.
+fn sum_heads(
+    e: &mut Emit<'_, '_>,
+    x: Arg,
+    query: &TensorType,
+    key: &TensorType,
+) -> Result<Arg, OpError> {
+    let (heads, groups) = (fixed(query, 2)?, fixed(key, 2)?);
+    if heads == groups {
+        return Ok(x);
+    }
+    let (batch, width) = (fixed(query, 0)?, fixed(query, 3)?);
+    let sizes = [batch, groups, heads / groups, 0, width].map(|n| n as i32);
+    let shape = e.ints(&sizes.map(|n| if n == 0 { -1 } else { n }));
+    let grouped = e.op(OpKind::Reshape, [("x", x), ("shape", shape)])?;
+    e.reduce(OpKind::ReduceSum, &grouped, &[2], false)
 }
 
 /// Writes rows `[B, G, T, D]` to slots `positions` of `cache` and returns its new content.
@@ -84,6 +169,12 @@ fn slot_numbers(e: &mut Emit<'_, '_>, cache: &Arg) -> Result<Arg, OpError> {
     e.op(OpKind::Range1d, [("end", capacity), ("start", start), ("step", step)])
 }
 
+fn fixed(t: &TensorType, axis: usize) -> Result<usize, OpError> {
+    t.shape[axis].fixed().ok_or_else(|| {
+        OpError::unsupported(format!("batch, heads and head size of {t} must be known"))
+    })
+}
+
 /// `x` `[B, G, S, D]` with each head as often as query heads read it: `[B, H, S, D]`.
 fn repeat_heads(
     e: &mut Emit<'_, '_>,
@@ -91,11 +182,6 @@ fn repeat_heads(
     query: &TensorType,
     key: &TensorType,
 ) -> Result<Arg, OpError> {
-    let fixed = |t: &TensorType, axis: usize| {
-        t.shape[axis].fixed().ok_or_else(|| {
-            OpError::unsupported(format!("batch, heads and head size of {t} must be known"))
-        })
-    };
     let (heads, groups) = (fixed(query, 2)?, fixed(key, 2)?);
     if heads == groups {
         return Ok(x);
@@ -109,20 +195,34 @@ fn repeat_heads(
     e.op(OpKind::Reshape, [("x", tiled), ("shape", shape)])
 }
 
-/// Scores from products: scaled, and capped if asked for.
+/// Scores from products: scaled, and capped if asked for; then also the tangents that cap them.
 fn scale(
     e: &mut Emit<'_, '_>,
     product: &Arg,
     options: &Options,
     dtype: DType,
-) -> Result<Arg, OpError> {
+) -> Result<(Arg, Option<Arg>), OpError> {
     let factor = e.scalar(dtype, options.scale)?;
     let scores = e.mul(product, &factor)?;
-    let Some(cap) = options.softcap else { return Ok(scores) };
+    let Some(cap) = options.softcap else { return Ok((scores, None)) };
     let cap = e.scalar(dtype, cap)?;
     let small = e.binary(OpKind::RealDiv, &scores, &cap)?;
     let bent = e.op(OpKind::Tanh, [("x", small)])?;
-    e.mul(&bent, &cap)
+    Ok((e.mul(&bent, &cap)?, Some(bent)))
+}
+
+/// What is `seen` `[T, T]`, within the same segment only: `[B, 1, T, T]` if there are segments.
+fn within_segments(
+    e: &mut Emit<'_, '_>,
+    seen: Arg,
+    segments: Option<&Arg>,
+) -> Result<Arg, OpError> {
+    let Some(segments) = segments else { return Ok(seen) };
+    let (columns, rows) = (e.ints(&[1, 3]), e.ints(&[1, 2]));
+    let own = e.op(OpKind::ExpandDims, [("x", segments.clone()), ("axes", columns)])?;
+    let other = e.op(OpKind::ExpandDims, [("x", segments.clone()), ("axes", rows)])?;
+    let same = e.binary(OpKind::Equal, &own, &other)?;
+    e.binary(OpKind::LogicalAnd, &same, &seen)
 }
 
 /// Which slots `[S]` the queries at `positions` `[T]` see: `[T, S]`.
