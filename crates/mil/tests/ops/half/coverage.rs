@@ -119,6 +119,10 @@ const APART: &[OpKind] = {
         LlmRope,
         LlmAttention,
         LlmGatedMlp,
+        LlmHeadLoss,
+        LlmRmsNormGrad,
+        LlmAttentionGrad,
+        LlmHeadLossGrad,
     ]
 };
 
