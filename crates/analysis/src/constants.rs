@@ -16,14 +16,9 @@ use tensor::WeightId;
 /// have it.
 const WRITTEN: usize = 9;
 
-/// Whether an operation makes a constant from compressed data.
-pub(crate) fn decompresses(kind: OpKind) -> bool {
-    kind.name().starts_with("constexpr_")
-}
-
 /// Whether an operation makes a constant.
 pub(crate) fn is_constant(kind: OpKind) -> bool {
-    kind == OpKind::Const || decompresses(kind)
+    kind == OpKind::Const || kind.is_constexpr()
 }
 
 /// A constant of a function.
@@ -80,7 +75,7 @@ impl<'a> Scope<'a> {
         let operation = &self.function.ops[op];
         match operation.const_value() {
             Some(literal) => Some(Constant::Literal(literal)),
-            None => decompresses(operation.kind).then_some(Constant::Compressed(op, n as usize)),
+            None => operation.kind.is_constexpr().then_some(Constant::Compressed(op, n as usize)),
         }
     }
 

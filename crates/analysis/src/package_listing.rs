@@ -8,7 +8,7 @@ use mil::package::{Kind, Package, Shapes};
 use mil::{Cost, Function, OpKind, OpView, Payload, Type, ValueId};
 use serde::Serialize;
 
-use crate::constants::{Scope, decompresses, is_constant};
+use crate::constants::{Scope, is_constant};
 use crate::encoding::encoding;
 use crate::error::{Context, Result};
 use crate::inputs::described;
@@ -211,7 +211,7 @@ fn allowed(kind: &Kind) -> String {
 /// place of these.
 fn parameters(function: &Function) -> u64 {
     let mut compressed = BTreeSet::new();
-    for op in function.ops.values().filter(|op| decompresses(op.kind)) {
+    for op in function.ops.values().filter(|op| op.kind.is_constexpr()) {
         op.for_each_arg_value(|v| {
             compressed.insert(v);
         });
@@ -219,7 +219,7 @@ fn parameters(function: &Function) -> u64 {
     let mut elements = 0;
     for op in function.ops.values() {
         let stored = op.const_value().is_some_and(|l| matches!(l.payload, Payload::Weight(_)));
-        if !stored && !decompresses(op.kind) {
+        if !stored && !op.kind.is_constexpr() {
             continue;
         }
         for v in op.outputs.iter().filter(|v| !compressed.contains(v)) {

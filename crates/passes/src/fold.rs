@@ -72,7 +72,7 @@ fn foldable(
     let op = &function.ops[id];
     // A compressed weight stays compressed: whoever uses it decompresses it.
     if op.kind == OpKind::Const
-        || op.kind.name().starts_with("constexpr_")
+        || op.kind.is_constexpr()
         || !op.blocks.is_empty()
         || op.outputs.len() != 1
         || rewrite::effect(function, &program.weights, id) != Effect::Pure

@@ -13,7 +13,7 @@ use crate::{
 pub fn decompress(program: &mut Program, name: &str, arithmetic: Arithmetic) -> Result<()> {
     let missing = || Error::new(crate::ErrorKind::Invalid, format!("no function {name}"));
     let function = program.functions.get(name).ok_or_else(missing)?;
-    let compressed = |op: &OpId| function.ops[*op].kind.name().starts_with("constexpr_");
+    let compressed = |op: &OpId| function.ops[*op].kind.is_constexpr();
     let ops: Vec<OpId> = function.ops.keys().filter(compressed).collect();
     for op in ops {
         expand(program, name, op, arithmetic)?;

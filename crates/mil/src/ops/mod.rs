@@ -125,6 +125,11 @@ impl OpKind {
         !self.name().contains('.')
     }
 
+    /// Whether it makes a constant from compressed data.
+    pub fn is_constexpr(self) -> bool {
+        self.name().starts_with("constexpr_")
+    }
+
     /// The operation called `name`.
     pub fn from_name(name: &str) -> Option<OpKind> {
         OPS.iter().copied().find(|k| k.name() == name)

@@ -31,8 +31,7 @@ fn names_opsets_and_parameters_are_those_of_coremltools() {
         }
         let own: BTreeSet<&str> = def.params().iter().map(|p| p.name).collect();
         // Compressed constants may have operands as attributes.
-        let fits =
-            if name.starts_with("constexpr_") { own.is_subset(params) } else { own == *params };
+        let fits = if kind.is_constexpr() { own.is_subset(params) } else { own == *params };
         if !fits {
             failures.push(format!("{name} has {params:?}, not {own:?}"));
         }
