@@ -101,9 +101,10 @@ macro_rules! with_function2 {
                 $run
             }
             Function2::Mod => {
-                let $f = |a: f32, b: f32| {
-                    let r = a % b;
-                    if r != 0.0 && (r < 0.0) != (b < 0.0) { r + b } else { r }
+                let $f = |a: f32, b: f32| match a % b {
+                    0.0 => 0f32.copysign(b),
+                    r if (r < 0.0) != (b < 0.0) => r + b,
+                    r => r,
                 };
                 $run
             }
