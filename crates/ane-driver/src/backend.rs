@@ -132,14 +132,18 @@ impl<P: Port + 'static> Backend for AneBackend<P> {
     fn check(&self, program: &Program) -> Vec<Fallback> {
         let legal = match legalised(program) {
             Ok(legal) => legal,
-            Err(e) => return self.all_on_host(program, &e.to_string()),
+            Err(e) => {
+                let names = self.names(program).into_iter();
+                let all = names.flat_map(|n| Self::all_on_host(program, &n, &e.to_string()));
+                return all.collect();
+            }
         };
         let mut found = Vec::new();
         for name in self.names(&legal) {
             let columns = self.options.columns.first().copied().unwrap_or(1);
             match self.lower(&legal, &name, columns, &mut HalfWeights::default()) {
                 Ok(lowered) => found.extend(fallbacks(&name, &lowered)),
-                Err(e) => found.extend(self.all_on_host(program, &e.to_string())),
+                Err(e) => found.extend(Self::all_on_host(program, &name, &e.to_string())),
             }
         }
         found
@@ -182,6 +186,7 @@ impl<P: Port + 'static> AneBackend<P> {
     /// As [`Backend::prepare`].
     pub fn open(&self, program: &Program) -> Result<AneRunnable<P>> {
         self.check_options()?;
+        let host = self.host.prepare(program)?;
         let legal = legalised(program)?;
         let program = legal.as_ref();
         let mut weights = HalfWeights::default();
@@ -214,7 +219,6 @@ impl<P: Port + 'static> AneBackend<P> {
             let sized = Sized { columns, lowered: Some(lowered), function: None, adapter: 0 };
             functions.entry(name).or_default().push(sized);
         }
-        let host = self.host.prepare(program)?;
         let signatures =
             program.functions.iter().map(|(name, f)| (name.clone(), signature(f))).collect();
         Ok(AneRunnable {
@@ -240,19 +244,16 @@ impl<P: Port + 'static> AneBackend<P> {
         }
     }
 
-    fn all_on_host(&self, program: &Program, reason: &str) -> Vec<Fallback> {
-        let functions =
-            self.names(program).into_iter().filter_map(|n| program.functions.get_key_value(&n));
-        let one = |name: &String, function: &Function, op: OpId| Fallback {
-            function: name.clone(),
+    /// The operations of a function, which all stay on the host.
+    fn all_on_host(program: &Program, name: &str, reason: &str) -> Vec<Fallback> {
+        let Some(function) = program.functions.get(name) else { return Vec::new() };
+        let one = |op: OpId| Fallback {
+            function: name.to_owned(),
             kind: function.ops[op].kind,
             operation: function.describe(op),
             reason: reason.to_owned(),
         };
-        functions
-            .flat_map(|(name, f)| f.body.ops.iter().map(move |&op| one(name, f, op)))
-            .filter(|f| f.kind != OpKind::Const)
-            .collect()
+        function.body.ops.iter().map(|&op| one(op)).filter(|f| f.kind != OpKind::Const).collect()
     }
 
     fn check_options(&self) -> Result<()> {
@@ -407,13 +408,13 @@ impl<P: Port + 'static> AneRunnable<P> {
                 &self.programs,
                 &self.options.chip,
                 self.host_backend.as_ref(),
-            );
+            )
+            .and_then(|mut function| {
+                function.give(&given_weights(&self.program, &given)?, &self.programs)?;
+                Ok(Ready { function, slots, given })
+            });
             match made {
-                Ok(mut function) => {
-                    let weights = given_weights(&self.program, &given)?;
-                    function.give(&weights, &self.programs)?;
-                    sized.function = Some(Ready { function, slots, given });
-                }
+                Ok(ready) => sized.function = Some(ready),
                 Err(e) => {
                     sized.lowered = Some(kept);
                     return Err(e);
@@ -474,7 +475,7 @@ impl<P: Port + 'static> AneRunnable<P> {
                 self.weights.forget(*id);
             }
         }
-        self.host = self.host_backend.prepare(&legal)?;
+        self.host = self.host_backend.prepare(program)?;
         for (name, sizes) in &mut self.functions {
             for sized in sizes {
                 let columns = sized.lowered.as_ref().map_or(Some(sized.columns), |l| l.columns);
@@ -484,10 +485,7 @@ impl<P: Port + 'static> AneRunnable<P> {
                     sized.lowered = Some(fresh);
                     continue;
                 };
-                let update = match self.options.update {
-                    Some(update) => update,
-                    None => self.programs.tested_update(&self.options.chip)?,
-                };
+                let update = self.options.update;
                 let host = self.host_backend.as_ref();
                 ready.function.update(fresh, &self.programs, update, host)?;
                 ready.function.give(&given_weights(&legal, &ready.given)?, &self.programs)?;
@@ -510,6 +508,10 @@ impl<P: Port + 'static> Runnable for AneRunnable<P> {
     }
 
     fn run(&mut self, function: &str, inputs: &Tensors, state: &mut State) -> Result<Tensors> {
+        if let Some(signature) = self.signatures.get(function) {
+            exec::check_inputs(function, signature, inputs)?;
+            state.check(signature)?;
+        }
         let mut resident = self.resident(state);
         let result = match self.functions.contains_key(function) {
             true => self.on_engine(function, inputs, state, &mut resident),
@@ -523,7 +525,9 @@ impl<P: Port + 'static> Runnable for AneRunnable<P> {
             Err(e) => {
                 // A state of which nothing is known must be an empty one: what is not finite in any
                 // slot would reach the results of a sequence that starts over, too.
-                *state = self.host.new_state()?;
+                if let Ok(fresh) = self.host.new_state() {
+                    *state = fresh;
+                }
                 Err(e)
             }
         }
@@ -574,18 +578,22 @@ impl<P: Port + 'static> AneRunnable<P> {
         let programs = self.programs.clone();
         let signature = self.signatures.get(function);
         let signature = signature.ok_or_else(|| ExecError::NoFunction(function.to_owned()))?;
-        exec::check_inputs(function, signature, inputs)?;
-        state.check(signature)?;
         let tokens = inputs.values().filter(|t| t.shape().len() >= 2).map(|t| t.shape()[1]).max();
         let tokens = tokens.unwrap_or(1);
         let widest = self.functions[function].last().map_or(0, |sized| sized.columns);
         if tokens > widest && !can_be_cut(signature) {
             return self.on_host(function, inputs, state, resident);
         }
+        let stateful = signature.inputs.iter().any(|&v| signature.ty(v).as_state().is_some());
         let mut results = Tensors::new();
         let mut start = 0;
         while start < tokens || start == 0 {
             let (columns, ready) = self.ready(function, tokens - start)?;
+            // The states of plain MIL are the host's.
+            let hosts = stateful && ready.states.is_empty();
+            if hosts && resident.ahead {
+                resident.download(state, &programs)?;
+            }
             resident.make(ready, state, &programs)?;
             resident.upload(state, &programs)?;
             let count = columns.min(tokens - start);
@@ -594,6 +602,9 @@ impl<P: Port + 'static> AneRunnable<P> {
                 .map(|(name, t)| Ok((name.clone(), slice(t, tokens, start, count)?)))
                 .collect::<Result<Tensors>>()?;
             results = ready.run(&part, count, state, resident, &programs)?;
+            if hosts {
+                resident.forget();
+            }
             start += count.max(1);
         }
         Ok(results)

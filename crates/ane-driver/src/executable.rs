@@ -217,7 +217,7 @@ impl<P: Port> Executable<P> {
         &mut self,
         lowered: Lowered,
         programs: &Programs<P>,
-        update: Update,
+        update: Option<Update>,
         host: &dyn Backend,
     ) -> Result<()> {
         if lowered.steps.len() != self.steps.len() {
@@ -231,6 +231,14 @@ impl<P: Port> Executable<P> {
                     *runnable = host.prepare(&step.program)?;
                 }
                 (Ready::Engine(ready), Step::Engine(step)) => {
+                    let alike =
+                        |own: &[Bound<P>], new: &[Binding]| own.iter().map(|b| &b.binding).eq(new);
+                    if !alike(&ready.inputs, &step.inputs) || !alike(&ready.outputs, &step.outputs)
+                    {
+                        return Err(device(
+                            "other weights make other programs: the model must be prepared again",
+                        ));
+                    }
                     ready.entry = programs.updated(&ready.entry, &step.program, update)?;
                 }
                 _ => return Err(device("other weights change what runs on the engine")),

@@ -1,18 +1,31 @@
 //! Between host tensors and the packed fp16 data of surfaces.
 
-use exec::{ExecError, Result};
+use std::borrow::Cow;
+
+use exec::Result;
 use half::f16;
+use half::slice::HalfFloatSliceExt;
 use mil::TensorType;
 use tensor::{DType, Tensor};
 
-fn device(message: impl Into<String>) -> ExecError {
-    ExecError::Device { device: "ane".into(), message: message.into() }
-}
+use crate::programs::device;
 
-/// The floats of a tensor.
-fn floats(tensor: &Tensor) -> Result<Vec<f64>> {
-    mil::eval::tensor_floats(tensor)
-        .ok_or_else(|| device(format!("{} where the engine takes floats", tensor.dtype())))
+/// The elements of a tensor in half precision.
+fn halves(tensor: &Tensor) -> Result<Cow<'_, [f16]>> {
+    let unfit = || device(format!("{} where the engine takes floats", tensor.dtype()));
+    match tensor.dtype() {
+        DType::F16 => tensor.as_slice::<f16>().map(Cow::Borrowed).map_err(|_| unfit()),
+        DType::F32 => {
+            let floats = tensor.as_slice::<f32>().map_err(|_| unfit())?;
+            let mut halves = vec![f16::ZERO; floats.len()];
+            halves.convert_from_f32_slice(floats);
+            Ok(halves.into())
+        }
+        _ => {
+            let floats = mil::eval::tensor_floats(tensor).ok_or_else(unfit)?;
+            Ok(floats.into_iter().map(f16::from_f64).collect())
+        }
+    }
 }
 
 /// Writes tokens `[1, T, D]` as `[D, columns]`, columns beyond `T` being 0.
@@ -20,7 +33,7 @@ fn floats(tensor: &Tensor) -> Result<Vec<f64>> {
 /// # Errors
 /// When there are more tokens than columns or the surface is too small.
 pub(crate) fn pack_tokens(tensor: &Tensor, columns: usize, surface: &mut [u8]) -> Result<usize> {
-    let values = floats(tensor)?;
+    let values = halves(tensor)?;
     let tokens = tensor.shape().get(1).copied().unwrap_or(0);
     let width = values.len() / tokens.max(1);
     if tokens > columns || surface.len() < width * columns * 2 {
@@ -28,10 +41,10 @@ pub(crate) fn pack_tokens(tensor: &Tensor, columns: usize, surface: &mut [u8]) -
     }
     let out = &mut surface[..width * columns * 2];
     out.fill(0);
-    let (halves, _) = out.as_chunks_mut::<2>();
+    let (places, _) = out.as_chunks_mut::<2>();
     for (t, token) in values.chunks_exact(width.max(1)).enumerate() {
-        for (channel, &x) in token.iter().enumerate() {
-            halves[channel * columns + t] = f16::from_f64(x).to_le_bytes();
+        for (channel, x) in token.iter().enumerate() {
+            places[channel * columns + t] = x.to_le_bytes();
         }
     }
     Ok(out.len())
@@ -68,15 +81,15 @@ pub(crate) fn unpack_tokens(
 pub(crate) fn pack_rows(tensor: &Tensor, shape: [usize; 4], surface: &mut [u8]) -> Result<usize> {
     let [_, rows, _, filled] = shape;
     let width = tensor.shape().last().copied().unwrap_or(1);
-    let values = floats(tensor)?;
+    let values = halves(tensor)?;
     if values.len() != rows * width || width > filled || surface.len() < rows * filled * 2 {
         return Err(device(format!("{:?} in {rows} rows of {filled}", tensor.shape())));
     }
     let out = &mut surface[..rows * filled * 2];
     out.fill(0);
-    let (halves, _) = out.as_chunks_mut::<2>();
-    for (row, to) in values.chunks_exact(width).zip(halves.chunks_exact_mut(filled)) {
-        to.iter_mut().zip(row).for_each(|(to, &x)| *to = f16::from_f64(x).to_le_bytes());
+    let (places, _) = out.as_chunks_mut::<2>();
+    for (row, to) in values.chunks_exact(width.max(1)).zip(places.chunks_exact_mut(filled.max(1))) {
+        to.iter_mut().zip(row).for_each(|(to, x)| *to = x.to_le_bytes());
     }
     Ok(out.len())
 }
@@ -121,13 +134,8 @@ pub(crate) fn pack_raw(tensor: &Tensor, surface: &mut [u8]) -> Result<usize> {
     let out = surface
         .get_mut(..bytes)
         .ok_or_else(|| device(format!("{bytes} bytes in a surface of {room}")))?;
-    if tensor.dtype() == DType::F16 {
-        out.copy_from_slice(tensor.bytes());
-        return Ok(bytes);
-    }
-    for (half, x) in out.as_chunks_mut::<2>().0.iter_mut().zip(floats(tensor)?) {
-        *half = f16::from_f64(x).to_le_bytes();
-    }
+    let values = halves(tensor)?;
+    out.as_chunks_mut::<2>().0.iter_mut().zip(&*values).for_each(|(to, x)| *to = x.to_le_bytes());
     Ok(bytes)
 }
 

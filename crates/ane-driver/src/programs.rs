@@ -238,17 +238,18 @@ impl<P: Port> Programs<P> {
     }
 
     /// The update that the self-test, done once, says is right.
-    pub(crate) fn tested_update(&self, chip: &Chip) -> Result<Update> {
+    fn tested_update(&self) -> Result<Update> {
         let mut tested = lock(&self.tested);
         if let Some(update) = *tested {
             return Ok(update);
         }
-        let update = crate::self_test(&self.port, chip)?.update();
+        let update = crate::self_test(&self.port, &self.chip)?.update();
         *tested = Some(update);
         Ok(update)
     }
 
-    /// `entry` with the weights of `program`, which has the same text; the same entry if they are its own.
+    /// `entry` with the weights of `program`, which has the same text; the same entry if they are its
+    /// own. The self-test decides how if `update` does not say.
     ///
     /// # Errors
     /// When files cannot be written, or the program not compiled or loaded again.
@@ -256,7 +257,7 @@ impl<P: Port> Programs<P> {
         &self,
         entry: &Arc<Entry<P>>,
         program: &Program,
-        update: Update,
+        update: Option<Update>,
     ) -> Result<Arc<Entry<P>>> {
         let printed = Printed::new(program)?;
         let (old, new) = (*lock(&entry.key), printed.key());
@@ -266,18 +267,26 @@ impl<P: Port> Programs<P> {
         if let Some(known) = lock(&self.entries).get(&new) {
             return Ok(known.clone());
         }
+        let update = update.map_or_else(|| self.tested_update(), Ok)?;
+        // What others hold keeps its weights; what is the caller's alone must not be found under its
+        // old ones, nor fill the engine with a program for each step of training.
+        let own = {
+            let mut entries = lock(&self.entries);
+            let cached = entries.get(&old).is_some_and(|e| Arc::ptr_eq(e, entry));
+            let own = Arc::strong_count(entry) == 1 + usize::from(cached);
+            if own && cached {
+                entries.remove(&old);
+            }
+            own
+        };
         let updated = match update {
-            Update::Delta if old.0 == new.0 => {
+            Update::Delta if own && old.0 == new.0 => {
                 self.reload(entry, printed)?;
                 entry.clone()
             }
             _ => Arc::new(self.compile_printed(printed, &entry.label)?),
         };
-        let mut entries = lock(&self.entries);
-        // Weights that were, are not asked for again: a program of each step of training would fill
-        // the engine.
-        entries.remove(&old);
-        entries.insert(new, updated.clone());
+        lock(&self.entries).insert(new, updated.clone());
         Ok(updated)
     }
 

@@ -40,7 +40,7 @@ pub fn self_test<P: Port>(port: &Arc<P>, chip: &Chip) -> Result<SelfTest> {
     let fresh = programs.compile(&after, "self-test")?;
     let reloaded = programs.compiled(&before, "self-test")?;
     let first = result(&programs, &reloaded)?;
-    let reloaded = programs.updated(&reloaded, &after, Update::Delta)?;
+    let reloaded = programs.updated(&reloaded, &after, Some(Update::Delta))?;
     let (second, wanted) = (result(&programs, &reloaded)?, result(&programs, &fresh)?);
     if first == wanted {
         return Err(device("self-test: two programs of different weights compute the same"));

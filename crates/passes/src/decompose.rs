@@ -1,6 +1,6 @@
 //! Replaces composite operations by simpler ones.
 
-use mil::{OpKind, Program};
+use mil::{ErrorKind, OpKind, Program};
 
 use crate::rebuild::{Site, rebuild};
 use crate::{Pass, Property};
@@ -111,7 +111,13 @@ pub(crate) fn decompose_all(
             if !wanted(view.kind) || !def.is_composite() {
                 return Ok(None);
             }
-            let results = def.decompose(&view, site.b)?;
+            let results = match def.decompose(&view, site.b) {
+                // Core ML's own can stay as it is; the dialect cannot.
+                Err(e) if view.kind.is_core_ml() && e.kind == ErrorKind::Unsupported => {
+                    return Ok(None);
+                }
+                made => made?,
+            };
             Ok(Some(results.into_iter().map(Some).collect()))
         })?;
         if changed == 0 {

@@ -1,5 +1,6 @@
 //! Dense arrays of the interpreter: conversion from and to tensors, elementwise and index helpers.
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use tensor::{AlignedBuf, Bytes, DType, Tensor};
 
@@ -74,7 +75,11 @@ pub fn tensor_floats(t: &Tensor) -> Option<Vec<f64>> {
             bytes.as_chunks::<4>().0.iter().map(|&c| f32::from_le_bytes(c).into()).collect()
         }
         DType::F16 => {
-            bytes.as_chunks::<2>().0.iter().map(|&c| f16::from_le_bytes(c).to_f64()).collect()
+            let halves = bytes.as_chunks::<2>().0.iter();
+            let halves: Vec<f16> = halves.map(|&c| f16::from_le_bytes(c)).collect();
+            let mut floats = vec![0.0; halves.len()];
+            halves.convert_to_f64_slice(&mut floats);
+            floats
         }
         DType::Bf16 => {
             bytes.as_chunks::<2>().0.iter().map(|&c| bf16::from_le_bytes(c).to_f64()).collect()
@@ -139,7 +144,10 @@ impl Array {
                 v.iter().for_each(|x| bytes.extend((*x as f32).to_le_bytes()))
             }
             (Data::Float(v), DType::F16) => {
-                v.iter().for_each(|x| bytes.extend(functions::half(*x).to_le_bytes()))
+                let singles: Vec<f32> = v.iter().map(|&x| functions::odd_single(x)).collect();
+                let mut halves = vec![f16::ZERO; v.len()];
+                halves.convert_from_f32_slice(&singles);
+                bytes = halves.into_iter().flat_map(f16::to_le_bytes).collect();
             }
             (Data::Float(v), DType::Bf16) => {
                 v.iter().for_each(|x| bytes.extend(functions::brain(*x).to_le_bytes()))

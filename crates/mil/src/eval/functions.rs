@@ -10,6 +10,22 @@ pub(crate) fn half(x: f64) -> f16 {
     f16::from_f32(odd_single(x))
 }
 
+/// The value of [`half`], without going through the type: what is added and taken away again leaves
+/// multiples of half precision's last place.
+pub(crate) fn half_value(x: f64) -> f64 {
+    let magnitude = x.abs();
+    // From the middle between the largest number and what would follow, ties go to infinity.
+    if magnitude.is_nan() || magnitude >= 65520.0 {
+        return if x.is_nan() { x } else { f64::INFINITY.copysign(x) };
+    }
+    const EXPONENT: u64 = 0x7ff0_0000_0000_0000;
+    // Subnormal numbers have the last place of 2^-14.
+    const LEAST: u64 = (1023 - 14) << 52;
+    let power = (magnitude.to_bits() & EXPONENT).max(LEAST);
+    let shift = f64::from_bits(power + (42 << 52));
+    ((magnitude + shift) - shift).copysign(x)
+}
+
 /// `x` rounded once to bfloat16, ties to even.
 pub(crate) fn brain(x: f64) -> bf16 {
     bf16::from_f32(odd_single(x))
@@ -18,7 +34,7 @@ pub(crate) fn brain(x: f64) -> bf16 {
 /// `x` in single precision, rounded to the odd neighbour where it is between two: the last bit then says
 /// that something was cut, and rounding to fewer bits gives what rounding `x` itself would
 /// (Boldo and Melquiond 2008).
-fn odd_single(x: f64) -> f32 {
+pub(super) fn odd_single(x: f64) -> f32 {
     let nearest = x as f32;
     let wide = f64::from(nearest);
     if wide == x || !nearest.is_finite() {

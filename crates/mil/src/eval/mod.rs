@@ -43,7 +43,7 @@ impl Arithmetic {
     pub fn round(self, dtype: DType, x: f64) -> f64 {
         match (self, dtype) {
             (Arithmetic::Exact, _) | (_, DType::F64) => x,
-            (Arithmetic::Fp16, DType::F16) => functions::half(x).to_f64(),
+            (Arithmetic::Fp16, DType::F16) => functions::half_value(x),
             (Arithmetic::Fp16, DType::Bf16) => functions::brain(x).to_f64(),
             _ => f64::from(x as f32),
         }

@@ -23,6 +23,10 @@ impl Lowering<'_> {
             let message = format!("function {}: state {name} has no fixed size", self.name);
             return Err(Error::new(ErrorKind::Invalid, message));
         };
+        if [heads, slots, dim].contains(&0) {
+            let message = format!("function {}: state {name} is empty", self.name);
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
         if slots != self.target.padded(slots) {
             let message = format!(
                 "function {}: state {name} has {slots} slots, where {} takes multiples of {}",
@@ -112,8 +116,7 @@ impl Lowering<'_> {
             }
             OpKind::Gelu => {
                 let x = self.tensor(e, id, "x")?;
-                let exact = view.str("mode").map_err(place)?.unwrap_or("EXACT") == "EXACT";
-                e.gelu(x, exact, name)?
+                self.gelu(e, id, x, name)?
             }
             OpKind::Silu => {
                 let x = self.tensor(e, id, "x")?;

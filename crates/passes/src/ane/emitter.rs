@@ -58,7 +58,8 @@ impl<'w> Emitter<'w> {
             ValueDef::Param => true,
             ValueDef::Result(op, _) => {
                 let kind = self.b.function().ops[op].kind;
-                matches!(kind, OpKind::Reshape | OpKind::Identity | OpKind::Cast)
+                use OpKind::{Cast, Identity, Reshape, Transpose};
+                matches!(kind, Reshape | Identity | Cast | Transpose)
             }
         };
         let v = if dropped || self.outputs.iter().any(|(o, _)| *o == v) {
@@ -123,7 +124,7 @@ impl<'w> Emitter<'w> {
     ) -> Result<ValueId> {
         let widths: Vec<i32> = widths.iter().flatten().map(|&n| n as i32).collect();
         let (widths, value) = (self.ints(&widths), self.scalar(value));
-        let constant = self.constant("c_constant".to_owned(), Literal::string("constant"));
+        let constant = self.constant("c_s_constant".to_owned(), Literal::string("constant"));
         let op = self.b.op(OpKind::Pad).arg("x", x).arg("pad", widths).arg("mode", constant);
         op.arg("constant_val", value).name(name).result()
     }
@@ -153,7 +154,7 @@ impl<'w> Emitter<'w> {
 
     pub(super) fn scalar(&mut self, x: f64) -> ValueId {
         let half = f16::from_f64(x);
-        self.constant(format!("c_{:04x}", half.to_bits()), Literal::scalar(half))
+        self.constant(format!("c_h{:04x}", half.to_bits()), Literal::scalar(half))
     }
 
     pub(super) fn flag(&mut self, flag: bool) -> ValueId {
@@ -239,7 +240,7 @@ impl<'w> Emitter<'w> {
         let weight = self.weight(&format!("{name}_weight"), kernel)?;
         let (ones, zeros) = (self.ints(&[1, 1]), self.ints(&[0, 0, 0, 0]));
         let groups = self.int(1);
-        let valid = self.constant("c_valid".to_owned(), Literal::string("valid"));
+        let valid = self.constant("c_s_valid".to_owned(), Literal::string("valid"));
         let op = self.b.op(OpKind::Conv).arg("x", x).arg("weight", weight).arg("strides", ones);
         let op = op.arg("pad_type", valid).arg("pad", zeros).arg("dilations", ones);
         op.arg("groups", groups).name(name).result()

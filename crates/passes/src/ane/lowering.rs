@@ -1,6 +1,6 @@
 //! The building of steps: programs for the engine and for the host, and what goes from one to another.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ane_model::chip::BindingOrder;
 use mil::{
@@ -108,9 +108,11 @@ impl<'a> Lowering<'a> {
 
     /// Values that operations in `ops` make and others, or the function's end, use.
     fn results(&self, ops: &[OpId]) -> Vec<ValueId> {
+        let own: BTreeSet<OpId> = ops.iter().copied().collect();
         let others: Vec<OpId> =
-            self.function.body.ops.iter().copied().filter(|op| !ops.contains(op)).collect();
-        let mut used = used_from_outside(self.function, &others);
+            self.function.body.ops.iter().copied().filter(|op| !own.contains(op)).collect();
+        let mut used: BTreeSet<ValueId> =
+            used_from_outside(self.function, &others).into_iter().collect();
         used.extend(&self.function.body.outputs);
         let made = ops.iter().flat_map(|&op| self.function.ops[op].outputs.iter().copied());
         made.filter(|v| used.contains(v)).collect()
@@ -159,7 +161,11 @@ impl<'a> Lowering<'a> {
             };
             match made {
                 Ok(()) => {}
-                Err(e) if matches!(e.kind, ErrorKind::Unsupported | ErrorKind::Limit) => {
+                // Of a valid program, what is wrong in four axes has no form.
+                Err(e)
+                    if matches!(e.kind, ErrorKind::Unsupported | ErrorKind::Limit)
+                        || e.kind == ErrorKind::Invalid && self.form != Form::Dialect =>
+                {
                     emitted.refused.insert(op, e.message);
                     self.pretend(&mut emitter, op);
                 }
@@ -291,7 +297,13 @@ impl<'a> Lowering<'a> {
 
     /// The fp16 form of constant `name`, if it is given.
     pub(super) fn opt_half(&mut self, id: OpId, name: &str) -> Result<Option<Tensor>> {
-        let Some(literal) = self.view(id).literal(name) else { return Ok(None) };
+        let view = self.view(id);
+        let Some(literal) = view.literal(name) else {
+            return match view.arg(name) {
+                None => Ok(None),
+                Some(_) => Err(self.unsupported(id, format!("{name} is computed"))),
+            };
+        };
         let shape = literal.ty.as_tensor().and_then(TensorType::fixed_shape).unwrap_or_default();
         if let Payload::Weight(weight) = literal.payload {
             return Ok(Some(self.weights.get(&self.program.weights, weight, &shape)?));
@@ -313,6 +325,22 @@ impl<'a> Lowering<'a> {
             return Err(bug(format!("{}: {name} is no matrix", self.function.describe(id))));
         };
         reshaped(&half, [out, inner, 1, 1])
+    }
+
+    /// `gelu` of `x` in the mode of operation `id`.
+    pub(super) fn gelu(
+        &self,
+        e: &mut Emitter<'_>,
+        id: OpId,
+        x: ValueId,
+        name: &str,
+    ) -> Result<ValueId> {
+        let place = |e| Error::at_op(e, self.name, self.function.describe(id));
+        match self.view(id).str("mode").map_err(place)?.unwrap_or("EXACT") {
+            "EXACT" => e.gelu(x, true, name),
+            "TANH_APPROXIMATION" => e.gelu(x, false, name),
+            mode => Err(self.unsupported(id, format!("mode {mode}"))),
+        }
     }
 
     /// `conv(x, kernel)` by a 1x1 kernel, and the bias that argument `bias` is.

@@ -225,10 +225,9 @@ pub fn legalised(program: &Program) -> Result<Cow<'_, Program>> {
     if program.functions.values().any(is_dialect) {
         return Ok(Cow::Borrowed(program));
     }
-    let tidy: Vec<_> =
-        ["dead_code", "fold", "identity"].into_iter().filter_map(crate::pass).collect();
+    let passes = |names: &[&str]| names.iter().filter_map(|n| crate::pass(n)).collect::<Vec<_>>();
     let mut program = program.clone();
-    crate::run(&mut program, &tidy[..1])?;
+    crate::run(&mut program, &passes(&["dead_code"]))?;
     let names: Vec<String> = program.functions.keys().cloned().collect();
     for name in names {
         mil::eval::decompress(&mut program, &name, mil::eval::Arithmetic::Fp16)?;
@@ -236,7 +235,7 @@ pub fn legalised(program: &Program) -> Result<Cow<'_, Program>> {
             |kind| matches!(kind, mil::OpKind::ScaledDotProductAttention | mil::OpKind::Einsum);
         crate::decompose::decompose_all(&mut program, &name, &wanted)?;
     }
-    crate::run(&mut program, &tidy)?;
+    crate::run(&mut program, &passes(&["dead_code", "fold", "identity"]))?;
     Ok(Cow::Owned(program))
 }
 
@@ -332,10 +331,10 @@ fn refusals(
 fn used_from_outside(function: &mil::Function, ops: &[OpId]) -> Vec<ValueId> {
     let mut made: BTreeSet<ValueId> = BTreeSet::new();
     ops.iter().for_each(|&op| made_by(function, op, &mut made));
-    let mut used = Vec::new();
+    let (mut used, mut seen) = (Vec::new(), BTreeSet::new());
     for &op in ops {
         function.for_each_use(op, &mut |v| {
-            if !made.contains(&v) && function.const_of(v).is_none() && !used.contains(&v) {
+            if !made.contains(&v) && function.const_of(v).is_none() && seen.insert(v) {
                 used.push(v);
             }
         });

@@ -27,7 +27,7 @@ pub(super) fn embedded(ty: &TensorType) -> Option<[usize; 4]> {
 /// Whether a function computes in fp16 somewhere. What it computes in fp32 is then meant to be.
 pub(super) fn computes_in_half(function: &Function) -> bool {
     let made = |op: &Operation| {
-        op.kind != OpKind::Const
+        !matches!(op.kind, OpKind::Const | OpKind::Cast)
             && op
                 .outputs
                 .iter()
@@ -126,7 +126,7 @@ pub(super) fn takes(
     let Some(writing) = writing(op.kind) else { return false };
     let fits = |v: ValueId| {
         let ty = function.tensor_ty(v);
-        let ty = ty.filter(|t| if half { t.dtype == DType::F16 } else { t.dtype.is_float() });
+        let ty = ty.filter(|t| t.dtype == DType::F16 || !half && t.dtype == DType::F32);
         ty.and_then(embedded).is_some()
     };
     let mut fit = op.outputs.iter().all(|&v| fits(v));
@@ -156,11 +156,9 @@ impl Lowering<'_> {
         let made = match writing {
             Writing::Elementwise => self.same(e, id, name, &|_, list| list)?,
             Writing::Softmax => {
-                let rank = self.rank(id, "x")? as i64;
-                let last = |_: &str, axis: Vec<i64>| {
-                    axis.into_iter().map(|a| if a < 0 { a } else { a - rank }).collect()
-                };
-                self.same(e, id, name, &last)?
+                let axis = self.ints_or(id, "axis", -1)?;
+                let axis = self.axis(id, axis, self.rank(id, "x")?)? as i64;
+                self.same(e, id, name, &move |_, _| vec![axis])?
             }
             Writing::Image => {
                 if self.rank(id, "x")? != 4 {
@@ -196,12 +194,7 @@ impl Lowering<'_> {
             Writing::LayerNorm => self.layer_norm(e, id, name)?,
             Writing::Gelu => {
                 let x = self.operand(e, id, "x")?;
-                let mode = self.view(id).str("mode").map_err(|e| self.place(id, e))?;
-                match mode.unwrap_or("EXACT") {
-                    "EXACT" => e.gelu(x, true, name)?,
-                    "TANH_APPROXIMATION" => e.gelu(x, false, name)?,
-                    mode => return Err(self.unsupported(id, format!("mode {mode}"))),
-                }
+                self.gelu(e, id, x, name)?
             }
             Writing::Silu => {
                 let x = self.operand(e, id, "x")?;
@@ -210,11 +203,17 @@ impl Lowering<'_> {
             Writing::Rsqrt => {
                 let mut x = self.operand(e, id, "x")?;
                 let epsilon = self.view(id).float("epsilon").map_err(|e| self.place(id, e))?;
-                if let Some(epsilon) = epsilon.filter(|&x| half::f16::from_f64(x).to_f64() != 0.0) {
+                let epsilon = epsilon.unwrap_or(1e-12);
+                if half::f16::from_f64(epsilon).to_f64() != 0.0 {
                     let epsilon = e.scalar(epsilon);
                     x = e.binary(OpKind::Add, x, epsilon, &format!("{name}_shifted"))?;
                 }
-                let root = e.unary(OpKind::Sqrt, x, &format!("{name}_root"))?;
+                let mut root = e.unary(OpKind::Sqrt, x, &format!("{name}_root"))?;
+                if epsilon > 0.0 {
+                    // What the sum loses in fp16 the root keeps: it is exact at zero.
+                    let least = e.scalar(self.held(id, "epsilon", epsilon.sqrt())?);
+                    root = e.binary(OpKind::Maximum, root, least, &format!("{name}_least"))?;
+                }
                 let one = e.scalar(1.0);
                 e.binary(OpKind::RealDiv, one, root, name)?
             }
@@ -226,8 +225,8 @@ impl Lowering<'_> {
             _ => e.shaped(made, shape, &format!("{name}_shaped"))?,
         };
         if e.shape(made)? != shape {
-            let (made, is) = (self.function.describe(id), e.shape(made)?);
-            return Err(bug(format!("{made} is {is:?} on the engine, not {shape:?}")));
+            let is = e.shape(made)?;
+            return Err(self.unsupported(id, format!("it is {is:?} in fp16, not {shape:?}")));
         }
         e.values.insert(outputs[0], made);
         Ok(())
@@ -259,6 +258,12 @@ impl Lowering<'_> {
         self.opt_ints(id, name)?.ok_or_else(|| self.unsupported(id, format!("{name} is computed")))
     }
 
+    /// A constant integer.
+    fn ints_or(&self, id: OpId, name: &str, default: i64) -> Result<i64> {
+        let given = self.opt_ints(id, name)?;
+        Ok(given.and_then(|list| list.first().copied()).unwrap_or(default))
+    }
+
     fn opt_ints(&self, id: OpId, name: &str) -> Result<Option<Vec<i64>>> {
         let view = self.view(id);
         if view.arg(name).is_some() && view.literal(name).is_none() {
@@ -286,7 +291,19 @@ impl Lowering<'_> {
             Some(Arg::Value(_) | Arg::Literal(_)) => {
                 let label = self.function.values[op.outputs[0]].name.clone();
                 let tensor = self.half(id, name)?;
-                constant_operand(e, &tensor, &format!("{label}_{name}"))
+                if let Some(Ok(Some(x))) = (tensor.len() == 1).then(|| self.view(id).float(name)) {
+                    self.held(id, name, x)?;
+                }
+                let known = match op.arg(name) {
+                    Some(&Arg::Value(v)) => Some(v),
+                    _ => None,
+                };
+                if let Some(&made) = known.and_then(|v| e.values.get(&v)) {
+                    return Ok(made);
+                }
+                let made = constant_operand(e, &tensor, &format!("{label}_{name}"))?;
+                e.values.extend(known.map(|v| (v, made)));
+                Ok(made)
             }
             _ => Err(bug(format!("{}: {name} is no tensor", self.function.describe(id)))),
         }
@@ -342,16 +359,12 @@ impl Lowering<'_> {
         let place = |error| self.place(id, error);
         let scalar = literal.ty.as_tensor().is_some_and(|t| t.rank() == 0);
         if let Some(text) = literal.as_str() {
-            return Ok(e.constant(format!("c_{text}"), Literal::string(text)));
+            return Ok(e.constant(format!("c_s_{text}"), Literal::string(text)));
         }
         if is_float(literal) {
             if scalar {
                 let value = view.float(name).map_err(place)?.unwrap_or(0.0);
-                if value.is_finite() && half::f16::from_f64(value).is_infinite() {
-                    let why = format!("{name} is {value}, which fp16 does not reach");
-                    return Err(self.unsupported(id, why));
-                }
-                return Ok(e.scalar(value));
+                return Ok(e.scalar(self.held(id, name, value)?));
             }
             let label = format!("{}_{name}", self.function.values[self.result(id)].name);
             let tensor = self.half(id, name)?;
@@ -372,6 +385,15 @@ impl Lowering<'_> {
             (true, Some(&value)) => e.int(value),
             _ => e.ints(&values),
         })
+    }
+
+    /// A number that fp16 holds as one of its own: not as infinity, nor as zero.
+    fn held(&self, id: OpId, name: &str, x: f64) -> Result<f64> {
+        let half = half::f16::from_f64(x).to_f64();
+        if (x.is_finite() && !half.is_finite()) || (x != 0.0 && half == 0.0) {
+            return Err(self.unsupported(id, format!("{name} is {x}, which fp16 does not hold")));
+        }
+        Ok(x)
     }
 
     fn result(&self, id: OpId) -> ValueId {
@@ -429,13 +451,24 @@ impl Lowering<'_> {
             };
             (first[at], end[at], step[at]) = (b as usize, to as usize, stride as usize);
         }
+        self.keeps_large(id, first[3])?;
         e.slice(x, first, end, step, name)
+    }
+
+    /// Refuses a slice that begins inside of a row on chips that lose large values there.
+    fn keeps_large(&self, id: OpId, begin: usize) -> Result<()> {
+        match self.target.chip.numerics.slice_offset_max {
+            Some(_) if begin != 0 => {
+                Err(self.unsupported(id, "this chip loses large values of a slice inside of a row"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A slice for each part.
     fn split(&mut self, e: &mut Emitter<'_>, id: OpId, name: &str) -> Result<()> {
         let (x, rank) = (self.operand(e, id, "x")?, self.rank(id, "x")?);
-        let axis = self.ints(id, "axis")?.first().copied().unwrap_or(0);
+        let axis = self.ints_or(id, "axis", 0)?;
         let axis = self.axis(id, axis, rank)?;
         let whole = e.shape(x)?;
         let mut at = 0;
@@ -443,6 +476,7 @@ impl Lowering<'_> {
             let size = self.shape(v)?[axis];
             let (mut begin, mut end) = ([0; 4], whole);
             (begin[axis], end[axis]) = (at, at + size);
+            self.keeps_large(id, begin[3])?;
             at += size;
             let part = e.slice(x, begin, end, [1; 4], &format!("{name}_part_{i}"))?;
             e.values.insert(v, part);
@@ -452,8 +486,10 @@ impl Lowering<'_> {
 
     /// The tensors of argument `values`.
     fn values(&mut self, e: &mut Emitter<'_>, id: OpId) -> Result<Vec<ValueId>> {
-        let Some(Arg::List(items)) = self.function.ops[id].arg("values").cloned() else {
-            return Err(bug(format!("{}: no list of values", self.function.describe(id))));
+        let items = match self.function.ops[id].arg("values") {
+            Some(Arg::List(items)) => items.clone(),
+            Some(single) => vec![single.clone()],
+            None => Vec::new(),
         };
         let mut values = Vec::new();
         for (i, item) in items.iter().enumerate() {
@@ -479,7 +515,7 @@ impl Lowering<'_> {
             return Err(self.unsupported(id, "it interleaves"));
         }
         let rank = self.function.tensor_ty(self.result(id)).map_or(0, TensorType::rank);
-        let axis = self.ints(id, "axis")?.first().copied().unwrap_or(0);
+        let axis = self.ints_or(id, "axis", 0)?;
         let axis = self.axis(id, axis, rank)?;
         let values = self.values(e, id)?;
         self.join(e, &values, axis, name)
@@ -488,7 +524,7 @@ impl Lowering<'_> {
     fn stack(&mut self, e: &mut Emitter<'_>, id: OpId, name: &str) -> Result<ValueId> {
         let result = self.result(id);
         let rank = self.function.tensor_ty(result).map_or(0, TensorType::rank);
-        let axis = self.ints(id, "axis")?.first().copied().unwrap_or(0);
+        let axis = self.ints_or(id, "axis", 0)?;
         let axis = self.axis(id, axis, rank)?;
         let mut one = self.shape(result)?;
         one[axis] = 1;
@@ -539,7 +575,12 @@ impl Lowering<'_> {
             return Err(self.unsupported(id, format!("mode {mode}")));
         }
         let value = view.float("constant_val").map_err(|e| self.place(id, e))?.unwrap_or(0.0);
+        let value = self.held(id, "constant_val", value)?;
         let given = self.ints(id, "pad")?;
+        let (dropped, given) = given.split_at(given.len().saturating_sub(8));
+        if dropped.iter().any(|&n| n != 0) {
+            return Err(self.unsupported(id, "it is about a fifth axis"));
+        }
         let mut widths = [[0; 2]; 4];
         let from = 4usize.saturating_sub(given.len() / 2);
         for (width, pair) in widths[from..].iter_mut().zip(given.chunks_exact(2)) {
@@ -580,6 +621,13 @@ impl Lowering<'_> {
             return self.row_product(e, id, (x, reshaped(&kernel, [out, inner, 1, 1])?), name);
         }
         let y = self.operand(e, id, "y")?;
+        let inner = e.shape(x)?[if turned[0] { 2 } else { 3 }];
+        let any = self.target.chip.switches.matmul_any_length.as_ref().map(|s| s.value);
+        if any == Some(Acceptance::Refused) && !inner.is_multiple_of(32) {
+            return Err(
+                self.unsupported(id, format!("its inner length {inner} is no multiple of 32"))
+            );
+        }
         e.matmul(x, y, turned, name)
     }
 
@@ -621,7 +669,7 @@ impl Lowering<'_> {
         let groups = view.int("groups").map_err(|e| self.place(id, e))?.unwrap_or(1);
         let kind = view.str("pad_type").map_err(|e| self.place(id, e))?.unwrap_or("valid");
         let (groups, kind) =
-            (e.int(groups as i32), e.constant(format!("c_{kind}"), Literal::string(kind)));
+            (e.int(groups as i32), e.constant(format!("c_s_{kind}"), Literal::string(kind)));
         let op = e.b.op(OpKind::Conv).arg("x", x).arg("weight", weight).arg("strides", strides);
         let op = op.arg("pad_type", kind).arg("pad", pad).arg("dilations", dilations);
         let y = op.arg("groups", groups).name(name).result()?;
@@ -652,15 +700,25 @@ impl Lowering<'_> {
         e.normalise(centred, axis as i32, scale, epsilon.unwrap_or(1e-5), name)
     }
 
-    /// Copies along axes, one after another.
+    /// Copies along axes, one axis after another, each by a product with ones.
     fn tile(&mut self, e: &mut Emitter<'_>, id: OpId, name: &str) -> Result<ValueId> {
         let (mut x, rank) = (self.operand(e, id, "x")?, self.rank(id, "x")?);
         for (i, times) in self.ints(id, "reps")?.into_iter().enumerate() {
             let times = usize::try_from(times).unwrap_or(0);
-            if times != 1 {
-                let axis = self.axis(id, i as i64, rank)?;
-                x = self.join(e, &vec![x; times], axis, &format!("{name}_{i}"))?;
+            if times == 1 {
+                continue;
             }
+            let axis = self.axis(id, i as i64, rank)?;
+            let mut sizes = e.shape(x)?;
+            let outer = sizes[..axis].iter().product();
+            let each = sizes[axis..].iter().product();
+            let flat = e.shaped(x, [1, outer, 1, each], &format!("{name}_{i}_flat"))?;
+            let ones = Tensor::from_slice(&[1, 1, times, 1], &vec![half::f16::ONE; times]);
+            let ones = ones.map_err(|e| bug(e.to_string()))?;
+            let ones = e.shared(&format!("ones_{times}"), ones)?;
+            let copies = e.binary(OpKind::Mul, flat, ones, &format!("{name}_{i}_copies"))?;
+            sizes[axis] *= times;
+            x = e.shaped(copies, sizes, &format!("{name}_{i}"))?;
         }
         Ok(x)
     }
