@@ -13,7 +13,7 @@ use crate::common::{Setup, greedy, largest_difference, session};
 
 /// Writes a golden model as a Hugging Face directory and loads it; its prompt. GPT-2's table of
 /// positions is made longer than the golden's, of which nothing but the prompt is compared here.
-fn golden(name: &str) -> (Model, Vec<u32>) {
+pub(crate) fn golden(name: &str) -> (Model, Vec<u32>) {
     let from = testkit::workspace_dir().join("tests/golden/arch").join(name);
     let expected: Value =
         serde_json::from_str(&fs::read_to_string(from.join("expected.json")).unwrap()).unwrap();

@@ -5,6 +5,7 @@ mod adapters;
 mod common;
 mod families;
 mod machines;
+mod peft;
 mod plain;
 mod stories;
 mod updates;

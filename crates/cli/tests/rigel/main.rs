@@ -1,6 +1,7 @@
 //! The `rigel` binary as its users run it.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod adapters;
 mod check;
 mod convert;
 mod coreml;
