@@ -1,4 +1,4 @@
-//! What computes a language model: the choice of a device and what it says of its work afterwards.
+//! The choice of a device for models and programs, and what it says of its work afterwards.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -145,6 +145,15 @@ impl DeviceArgs {
 }
 
 impl EngineArgs {
+    /// The emulated engine's arithmetic by its name on the command line.
+    pub(crate) fn arithmetic(&self) -> &'static str {
+        match self.engine_arithmetic {
+            Some(Numbers::Exact) => "exact",
+            Some(Numbers::Fp16) => "fp16",
+            Some(Numbers::Engine) | None => "engine",
+        }
+    }
+
     /// Makes sure that nothing is asked of an emulated engine where there is none.
     ///
     /// # Errors

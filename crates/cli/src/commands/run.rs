@@ -162,7 +162,7 @@ impl Run {
             Some(Rounding::Exact) => given.push("--arithmetic exact"),
             Some(Rounding::F32) => given.push("--arithmetic f32"),
             // Which is what the CPU does, but for the last bit.
-            Some(Rounding::Fp16) if self.device.is_none() => given.push("--arithmetic fp16"),
+            Some(Rounding::Fp16) if self.device != Some(Device::Cpu) => given.push("--arithmetic fp16"),
             Some(Rounding::Fp16) | None => {}
         }
         if self.dump_ops.is_some() {
@@ -255,7 +255,11 @@ impl Run {
         origin: Option<&Origin>,
     ) -> Result<()> {
         if self.json {
-            let arithmetic = self.rounding(device);
+            let arithmetic = match device {
+                Device::Emulator => json!(self.engine.arithmetic()),
+                Device::Ane => json!("engine"),
+                Device::Cpu | Device::Interpreter => json!(self.rounding(device)),
+            };
             let mut value = json!({
                 "function": name,
                 "device": device,
