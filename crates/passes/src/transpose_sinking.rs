@@ -35,18 +35,22 @@ impl Pass for TransposeSinking {
 
     fn run(&self, program: &mut Program, name: &str) -> mil::Result<usize> {
         let mut total = 0;
-        // Every round leaves fewer transposes than the one before.
-        loop {
+        for _ in 0..ROUNDS {
             let plan = Planner::new(program, name).map(|p| p.plan()).unwrap_or_default();
             if plan.sunk.is_empty() {
-                return Ok(total);
+                break;
             }
             let mut bases: HashMap<ValueId, ValueId> = HashMap::new();
             total += rebuild(program, name, &mut |site| sink(site, &plan, &mut bases))?;
             DeadCode.run(program, name)?;
         }
+        Ok(total)
     }
 }
+
+/// Rounds at most: each leaves fewer transposes than the one before, and one is enough for most programs, but
+/// a chain could be made of which each takes a little, so that its length would multiply the work.
+const ROUNDS: usize = 16;
 
 /// Operations that run on bases, and what is still needed transposed.
 #[derive(Default)]
