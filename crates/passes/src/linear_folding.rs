@@ -11,7 +11,7 @@ use tensor::{DType, Tensor, WeightId, WeightStore};
 use crate::affine::Affine;
 use crate::dead_code::DeadCode;
 use crate::rebuild::{Results, Site, rebuild, uses};
-use crate::rewrite::{is_own, weight_uses};
+use crate::rewrite::{for_each_block, is_own, weight_uses};
 use crate::{Pass, Property};
 
 /// Takes constant factors and summands around a layer into its weight and bias.
@@ -45,7 +45,11 @@ impl Pass for LinearFolding {
         let mut total = 0;
         loop {
             let Some(function) = program.functions.get(name) else { return Ok(total) };
-            let known = Known { uses: uses(function), weights: weight_uses(program) };
+            let known = Known {
+                uses: uses(function),
+                weights: weight_uses(program),
+                blocks: blocks(function),
+            };
             let changed = rebuild(program, name, &mut |site| fold(site, &known))?;
             if changed == 0 {
                 return Ok(total);
@@ -56,10 +60,21 @@ impl Pass for LinearFolding {
     }
 }
 
-/// How often values of the function, and weights of the program, are used.
+/// How often values of the function, and weights of the program, are used, and the number of the block in
+/// which each operation stands.
 struct Known {
     uses: HashMap<ValueId, usize>,
     weights: HashMap<WeightId, usize>,
+    blocks: HashMap<OpId, usize>,
+}
+
+fn blocks(function: &Function) -> HashMap<OpId, usize> {
+    let (mut blocks, mut number) = (HashMap::new(), 0);
+    for_each_block(function, &mut |block| {
+        blocks.extend(block.ops.iter().map(|&op| (op, number)));
+        number += 1;
+    });
+    blocks
 }
 
 /// A layer with a constant weight.
@@ -263,7 +278,9 @@ fn behind<'a>(site: &Site<'a, '_>, known: &Known) -> Option<Folded<'a>> {
         Some(&Arg::Value(v)) => maker(function, v, known),
         _ => None,
     });
-    before.into_iter().find_map(|id| {
+    // A layer in front of a loop would move into it and run in each round.
+    let beside = |id: &OpId| known.blocks.get(id) == known.blocks.get(&site.id);
+    before.filter(beside).find_map(|id| {
         let layer = Layer::of(function, weights, id, known)?;
         let axis = |rank| layer.channel_axis(rank);
         let (_, affine) = Affine::of(function, weights, site.id, layer.channels[1], axis)?;

@@ -204,6 +204,21 @@ fn a_weight_used_twice_or_that_would_lose_precision_stays() {
 }
 
 #[test]
+fn a_layer_in_front_of_a_loop_stays_there() {
+    let body = "
+        tensor<fp32, [4]> a = linear(x = x, weight = tensor<fp32, [4, 3]>([[1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 0, 1]]));
+        tensor<fp32, [4]> s, fp32 n = while_loop(loop_vars = (y, fp32(0)))
+            (tensor<fp32, [4]> s0, fp32 n0) { bool less = less(x = n0, y = fp32(3)); } -> (less)
+            (tensor<fp32, [4]> s1, fp32 n1) {
+                tensor<fp32, [4]> b = mul(x = a, y = fp32(0.5));
+                tensor<fp32, [4]> s2 = add(x = s1, y = b);
+                fp32 n2 = add(x = n1, y = fp32(1));
+            } -> (s2, n2);";
+    let params = "tensor<fp32, [3]> x, tensor<fp32, [4]> y";
+    becomes("linear_folding", params, body, "s", &["linear", "while_loop"]);
+}
+
+#[test]
 fn inverse_transposes_cancel_through_what_lies_between() {
     let body = "
         tensor<fp32, [2, 4, 3]> a = transpose(x = x, perm = tensor<int32, [3]>([0, 2, 1]));
@@ -254,6 +269,24 @@ fn products_take_transposes_as_flags_and_chains_are_one() {
         tensor<fp32, [4, 2, 3]> a = transpose(x = x, perm = tensor<int32, [3]>([2, 0, 1]));
         tensor<fp32, [2, 4, 3]> b = transpose(x = a, perm = tensor<int32, [3]>([1, 0, 2]));";
     becomes("transpose_sinking", "tensor<fp32, [2, 3, 4]> x", body, "b", &["transpose"]);
+}
+
+#[test]
+fn a_long_chain_of_transposes_cancels() {
+    let mut body = String::new();
+    let perms = ["[1, 2, 0]", "[0, 2, 1]", "[2, 1, 0]", "[1, 0, 2]"];
+    let mut last = "x".to_owned();
+    for i in 0..400 {
+        let perm = perms[i % 4];
+        body += &format!(
+            "tensor<fp32, [2, 2, 2]> t{i} = transpose(x = {last}, perm = tensor<int32, [3]>({perm}));\n\
+             tensor<fp32, [2, 2, 2]> r{i} = relu(x = t{i});\n"
+        );
+        last = format!("r{i}");
+    }
+    let left = becomes_any_order("tensor<fp32, [2, 2, 2]> x", &body, &last);
+    let transposes = left.iter().filter(|k| **k == "transpose").count();
+    assert!(transposes <= 1 && left.len() - transposes == 400, "{transposes} are left");
 }
 
 #[test]
