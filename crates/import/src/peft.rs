@@ -61,6 +61,8 @@ const OTHER_TENSORS: &[(&str, &str)] = &[
     (".lora_A.bias", "a bias"),
     (".lora_B.bias", "a bias"),
     (".bias", "a bias"),
+    (".lora_A.", "a factor under an adapter's name; save_pretrained leaves that out"),
+    (".lora_B.", "a factor under an adapter's name; save_pretrained leaves that out"),
     (
         ".base_layer.",
         "a copy of the base model's own weight; save_embedding_layers=False leaves it out",
@@ -374,6 +376,11 @@ fn configuration(dir: &Path, base_model: Option<&str>, layers: &[LowRank]) -> Re
         if a.len() != 2 || b.len() != 2 || a[0] != b[1] || a[0] == 0 {
             let why = format!("factors A {a:?} and B {b:?} are of no one rank");
             return Err(ImportError::invalid(dir, why).tensor(&layer.module));
+        }
+        let float = |t: &Tensor| matches!(t.dtype(), DType::F32 | DType::F16 | DType::Bf16);
+        if !layer.scale.is_finite() || !float(&layer.a) || !float(&layer.b) {
+            let why = format!("a factor of {} or of type {}", layer.scale, layer.a.dtype());
+            return Err(ImportError::unsupported(dir, why).tensor(&layer.module));
         }
         *ranks.entry(layer.rank()).or_default() += 1;
         modules.push(&layer.module);

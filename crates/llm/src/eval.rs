@@ -80,7 +80,8 @@ pub fn evaluate(
     for window in text.windows(session)? {
         let logits = text.logits(session, scoring, &window)?;
         let mut rows = logits.chunks(session.vocab().max(1));
-        for (row, target) in rows.by_ref().zip(window.scored.clone()) {
+        // The range comes first: what is zipped with it loses no row when it ends.
+        for (target, row) in window.scored.clone().zip(rows.by_ref()) {
             evaluation.nll.push(-logprobs(row, ids[target], 0)?.logprob);
         }
         if let Some(row) = rows.next() {

@@ -22,7 +22,7 @@ pub use policy::{Policy, severities};
 pub use subject::{Place, Subject};
 pub use text::TextOptions;
 
-use crate::error::{Result, ensure};
+use crate::error::{Context, Result, ensure};
 
 /// What to check for.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +42,18 @@ impl<'a> Options<'a> {
     pub fn rules(&self) -> CheckOptions<'a> {
         let Options { chip, route, os, .. } = *self;
         CheckOptions { chip, path: route, os }
+    }
+
+    /// Makes sure that `program` has the function to look at.
+    ///
+    /// # Errors
+    /// When it has not.
+    pub fn ensure_function(&self, program: &mil::Program) -> Result<()> {
+        let Some(name) = self.function else { return Ok(()) };
+        let functions = &program.functions;
+        let names = || functions.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        ensure!(functions.contains_key(name), "no function {name}; there are: {}", names());
+        Ok(())
     }
 
     /// Whether a finding is of what is looked at.
@@ -100,12 +112,8 @@ pub fn check<'a>(
     policy: &Policy,
     baseline: Option<&Baseline>,
 ) -> Result<Report<'a>> {
+    options.ensure_function(subject.program()).with_context(|| subject.name().to_owned())?;
     let functions = &subject.program().functions;
-    if let Some(name) = options.function {
-        let names = || functions.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let found = functions.contains_key(name);
-        ensure!(found, "{}: no function {name}; there are: {}", subject.name(), names());
-    }
     if let Some(baseline) = baseline {
         baseline.ensure_for(options)?;
     }

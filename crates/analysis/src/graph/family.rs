@@ -42,11 +42,11 @@ impl Family {
         match kind {
             Linear | Matmul | Conv | ConvTranspose | Einsum | LlmLinear | LlmEmbedding
             | LlmGatedMlp | LlmHeadLoss | LlmHeadLossGrad | Lstm | Gru | Rnn => Family::Linear,
-            ScaledDotProductAttention | LlmAttention | LlmAttentionGrad | LlmRope => Family::Attention,
-            LayerNorm | BatchNorm | InstanceNorm | L2Norm | LocalResponseNorm | LlmRmsNorm
-            | LlmRmsNormGrad => {
-                Family::Normalisation
+            ScaledDotProductAttention | LlmAttention | LlmAttentionGrad | LlmRope => {
+                Family::Attention
             }
+            LayerNorm | BatchNorm | InstanceNorm | L2Norm | LocalResponseNorm | LlmRmsNorm
+            | LlmRmsNormGrad => Family::Normalisation,
             Gelu | Softmax | Relu | Relu6 | Sigmoid | Silu | Softplus | Softsign | Tanh
             | ClampedRelu | Elu | LeakyRelu | LinearActivation | Prelu | ScaledTanh
             | SigmoidHard | SoftplusParametric | Threshold | ThresholdedRelu => Family::Activation,

@@ -56,7 +56,9 @@ pub fn support(kind: OpKind) -> Support {
         | RandomBernoulli | RandomCategorical | SlidingWindows | CropResize | Scatter
         | ScatterAlongAxis | ScatterNd | Argsort | Cond | WhileLoop => Support::No,
         LlmRmsNorm | LlmLinear | LlmEmbedding | LlmDequantize | LlmRope | LlmAttention
-        | LlmGatedMlp | LlmHeadLoss | LlmRmsNormGrad | LlmAttentionGrad | LlmHeadLossGrad => Support::No,
+        | LlmGatedMlp | LlmHeadLoss | LlmRmsNormGrad | LlmAttentionGrad | LlmHeadLossGrad => {
+            Support::No
+        }
         Einsum
         | LogicalOr
         | LogicalXor

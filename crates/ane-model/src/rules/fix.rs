@@ -84,7 +84,8 @@ impl Fix {
     /// Whether it makes constants that are no numbers of the program, such as the root of two, and rounds them to
     /// the program's types. Otherwise results are the same but for the order of exact operations.
     pub const fn rounds_constants(self) -> bool {
-        matches!(self, Fix::Dialect | Fix::Gelu | Fix::Rsqrt | Fix::Root | Fix::Attention)
+        use Fix::{Attention, Dialect, Epsilon, Gelu, Root, Rsqrt};
+        matches!(self, Dialect | Gelu | Rsqrt | Root | Attention | Epsilon)
     }
 }
 

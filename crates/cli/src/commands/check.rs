@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use analysis::check::{self, Baseline, Policy, Report, Subject, TextOptions};
 use analysis::package_listing;
 use ane_model::{Chip, Os, Path as Route, rules};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, ValueEnum};
 use mil::package::Package;
@@ -130,12 +130,15 @@ impl Check {
 
     /// Rewrites the program and checks what was written. Whether nothing is denied.
     fn fix(&self, program: &str, options: &check::Options<'_>, policy: &Policy) -> Result<bool> {
+        self.fixing.destination(Path::new(program))?;
         let (source, package) = match package_listing::recognised(Path::new(program)) {
             Some(path) => (path.to_owned(), Package::open(path)?),
             None => exported(program)?,
         };
         let to = self.fixing.destination(&source)?;
-        let outcome = self.fixing.apply(package, options, policy, to)?;
+        options.ensure_function(&package.program).with_context(|| source.display().to_string())?;
+        let outcome = self.fixing.apply(package, options, policy, to);
+        let outcome = outcome.with_context(|| source.display().to_string())?;
         let subject = Subject::of_package(to.display().to_string(), outcome.package.clone());
         let report = check::check(&subject, options, policy, None)?;
         match self.format {

@@ -162,7 +162,9 @@ impl Run {
             Some(Rounding::Exact) => given.push("--arithmetic exact"),
             Some(Rounding::F32) => given.push("--arithmetic f32"),
             // Which is what the CPU does, but for the last bit.
-            Some(Rounding::Fp16) if self.device != Some(Device::Cpu) => given.push("--arithmetic fp16"),
+            Some(Rounding::Fp16) if self.device != Some(Device::Cpu) => {
+                given.push("--arithmetic fp16")
+            }
             Some(Rounding::Fp16) | None => {}
         }
         if self.dump_ops.is_some() {

@@ -127,7 +127,17 @@ impl OpKind {
 
     /// Whether it makes a constant from compressed data.
     pub fn is_constexpr(self) -> bool {
-        self.name().starts_with("constexpr_")
+        use OpKind::*;
+        matches!(
+            self,
+            ConstexprBlockwiseShiftScale
+                | ConstexprLutToDense
+                | ConstexprSparseToDense
+                | ConstexprLutToSparse
+                | ConstexprSparseBlockwiseShiftScale
+                | ConstexprAffineDequantize
+                | ConstexprCast
+        )
     }
 
     /// The operation called `name`.

@@ -450,34 +450,48 @@ fn nearest_of(x: &Array, shape: Vec<usize>) -> Array {
 /// `x` interpolated linearly to `shape`, of as many axes, along the last `count` ones at the points of
 /// a grid.
 fn linear_of(x: &Array, shape: Vec<usize>, count: usize, grid: Grid) -> Result<Array, OpError> {
-    // Before each element of the result on an axis: where its neighbours lie, what each weighs, and the
-    // product of the whole weights so far.
     let steps = strides(&x.shape);
-    let mut cells = vec![(vec![(0, 1.0)], 1.0)];
-    for (axis, &size) in shape.iter().enumerate() {
-        let (old, step) = (x.shape[axis], steps[axis] as usize);
-        let own: Vec<([usize; 2], [f64; 2])> = match axis + count >= shape.len() {
-            true => grid.points(old as f64, size).map(|place| neighbours(place, old)).collect(),
-            false => (0..old).map(|i| ([i, i], [0.0, 1.0])).collect(),
-        };
-        let mut longer = Vec::with_capacity(cells.len() * size);
-        for (corners, whole) in &cells {
-            for ([low, high], [part, parts]) in &own {
-                let sides = [(low, parts - part), (high, *part)];
-                let sides = sides.iter().filter(|(_, weight)| *weight != 0.0);
-                let corners = corners.iter().flat_map(|(from, weight): &(usize, f64)| {
-                    sides.clone().map(move |(at, own)| (from + *at * step, weight * own))
-                });
-                longer.push((corners.collect(), whole * parts));
+    let grids: Vec<Vec<([usize; 2], [f64; 2])>> = shape
+        .iter()
+        .enumerate()
+        .map(|(axis, &size)| match axis + count >= shape.len() {
+            true => {
+                let old = x.shape[axis];
+                grid.points(old as f64, size).map(|place| neighbours(place, old)).collect()
             }
-        }
-        cells = longer;
-    }
+            false => (0..size).map(|i| ([i, i], [0.0, 1.0])).collect(),
+        })
+        .collect();
     let values = x.floats()?;
-    let value = |(corners, whole): (Vec<(usize, f64)>, f64)| {
-        let sum: Sum = corners.into_iter().map(|(at, weight)| values[at] * weight).collect();
-        quotient(sum.value(), whole)
-    };
-    let data = Data::Float(cells.into_iter().map(value).collect());
-    Ok(Array { dtype: x.dtype, shape, data })
+    let elements = shape.iter().product();
+    let mut data = Vec::with_capacity(elements);
+    let mut at = vec![0; shape.len()];
+    // Where the neighbours of an element lie and what each weighs, and the product of the whole weights.
+    let (mut corners, mut longer): (Vec<(usize, f64)>, Vec<_>) = (Vec::new(), Vec::new());
+    for _ in 0..elements {
+        corners.clear();
+        corners.push((0, 1.0));
+        let mut whole = 1.0;
+        for (axis, &i) in at.iter().enumerate() {
+            let ([low, high], [part, parts]) = grids[axis][i];
+            let sides = [(low, parts - part), (high, part)];
+            for (place, weight) in sides.into_iter().filter(|(_, weight)| *weight != 0.0) {
+                let step = place * steps[axis] as usize;
+                longer.extend(corners.iter().map(|&(from, own)| (from + step, own * weight)));
+            }
+            std::mem::swap(&mut corners, &mut longer);
+            longer.clear();
+            whole *= parts;
+        }
+        let sum: Sum = corners.iter().map(|&(from, weight)| values[from] * weight).collect();
+        data.push(quotient(sum.value(), whole));
+        for axis in (0..shape.len()).rev() {
+            at[axis] += 1;
+            if at[axis] < shape[axis] {
+                break;
+            }
+            at[axis] = 0;
+        }
+    }
+    Ok(Array { dtype: x.dtype, shape, data: Data::Float(data) })
 }

@@ -2,7 +2,7 @@
 //! operations has it.
 
 use ane_model::CheckOptions;
-use mil::OpError;
+use mil::{ErrorKind, OpError};
 
 use super::operations::Rewritten;
 use crate::rebuild::Site;
@@ -14,7 +14,10 @@ pub(super) fn rewrite(site: &mut Site<'_, '_>, _: &CheckOptions<'_>) -> Result<R
         return Ok(Rewritten::Kept(format!("{} has no simpler form", def.name())));
     }
     let first = site.b.function().ops.next_key();
-    let results = def.decompose(&view, site.b)?;
+    let results = match def.decompose(&view, site.b) {
+        Err(e) if e.kind == ErrorKind::Unsupported => return Ok(Rewritten::Kept(e.message)),
+        made => made?,
+    };
     let function = site.b.function();
     let new = function.ops.iter().filter(|(id, op)| *id >= first && op.kind != mil::OpKind::Const);
     let mut kinds: Vec<&str> = Vec::new();

@@ -134,7 +134,7 @@ fn place(finding: &Diagnostic) -> Place {
 ///
 /// # Errors
 /// When the program is invalid, or a rewriting meets an operation that it should be able to handle and cannot. The
-/// program is then as it was after the rewriting before.
+/// program is then as it was.
 pub fn fix(
     program: &mut Program,
     options: &CheckOptions<'_>,
@@ -142,6 +142,42 @@ pub fn fix(
     wanted: &dyn Fn(&Diagnostic) -> bool,
 ) -> Result<Fixed> {
     mil::verify(program).map_err(PassError::Input)?;
+    let errors = |program: &Program| -> BTreeMap<&'static str, String> {
+        let found = check(program, options).into_iter().filter(|d| d.severity == Severity::Error);
+        found.map(|d| (d.rule.id, d.message)).collect()
+    };
+    let before = errors(program);
+    // Rules whose rewriting led to an error that no other one answered in the end.
+    let mut harmful: BTreeMap<&'static str, String> = BTreeMap::new();
+    loop {
+        let mut changed = program.clone();
+        let tried = |d: &Diagnostic| wanted(d) && !harmful.contains_key(d.rule.id);
+        let mut fixed = rounds(&mut changed, options, interface, &tried)?;
+        let new = errors(&changed).into_iter().find(|(id, _)| !before.contains_key(id));
+        match (new, fixed.applied.last()) {
+            // One rule fewer each time.
+            (Some((id, message)), Some(last)) => {
+                harmful.insert(last.rule, format!("{id} would complain in the end: {message}"));
+            }
+            _ => {
+                let not_tried = check(&changed, options).into_iter().filter(wanted);
+                fixed.left.extend(not_tried.filter_map(|finding| {
+                    let why = Why::Impossible(harmful.get(finding.rule.id)?.clone());
+                    Some(Left { finding, why })
+                }));
+                *program = changed;
+                return Ok(fixed);
+            }
+        }
+    }
+}
+
+fn rounds(
+    program: &mut Program,
+    options: &CheckOptions<'_>,
+    interface: bool,
+    wanted: &dyn Fn(&Diagnostic) -> bool,
+) -> Result<Fixed> {
     let mut fixed = Fixed::default();
     let mut refused: BTreeMap<(&str, Place), String> = BTreeMap::new();
     // Findings of a rule after its rewriting was tried: fewer will not come of trying again.

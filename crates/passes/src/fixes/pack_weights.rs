@@ -53,8 +53,8 @@ pub(super) fn apply(program: &mut Program, options: &CheckOptions<'_>) -> Result
         return Ok(attempt);
     }
     let Some(slots) = &chip.runtime.weight_slots else { return Ok(attempt) };
-    let scalars = chip.runtime.scalar_slots.as_ref().map_or(0, |s| s.value);
-    let budget = slots.value.saturating_sub(scalars) as usize;
+    let scalars = chip.runtime.scalar_slots.as_ref().map_or(0, |s| s.value) as usize;
+    let budget = (slots.value as usize).saturating_sub(scalars);
     let used = weights_used(program);
     let mut excess = used.saturating_sub(budget);
     let mut found: Vec<(String, Group)> = Vec::new();
@@ -70,7 +70,8 @@ pub(super) fn apply(program: &mut Program, options: &CheckOptions<'_>) -> Result
             chosen.entry(name).or_default().push(group);
         }
     }
-    if excess > 0 {
+    // The slot kept free is needed beside a scalar operand alone: whether there is one, the rule says.
+    if excess > scalars {
         let left = budget + excess;
         let why = format!(
             "{left} weights are left when those that fit together are one; cut the program"

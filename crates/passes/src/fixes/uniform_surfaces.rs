@@ -79,7 +79,8 @@ fn grown(function: &Function, part: Part) -> Result<Vec<Grown>, String> {
         if passed_on {
             return Err(format!("\"{name}\" is an input and an output"));
         }
-        let bytes = shape.iter().product::<usize>() * element;
+        let bytes = tensor::element_count(&shape).and_then(|n| n.checked_mul(element));
+        let bytes = bytes.ok_or_else(|| format!("\"{name}\" is too large: {ty}"))?;
         sized.push((v, ty.clone(), shape, element, bytes));
     }
     let largest = sized.iter().map(|s| s.4).max().unwrap_or(0);

@@ -77,6 +77,8 @@ impl FixArgs {
     ) -> Result<Outcome> {
         let before = package.clone();
         let mut program = package.program.clone();
+        // What is written has all weights in one file, wherever they lay before.
+        program.blobs.clear();
         let fixed =
             passes::fixes::fix(&mut program, &options.rules(), self.fix_interface, &|finding| {
                 options.concerns(finding) && !policy.allows(finding.rule)
@@ -156,7 +158,7 @@ impl Outcome {
                     output::line(&checked_line(c))?;
                 }
             }
-            None if self.fixed.applied.is_empty() => output::line("nothing to fix")?,
+            None if self.fixed.applied.is_empty() => output::line("nothing was rewritten")?,
             None => output::line("not compared")?,
         }
         output::line(&format!("wrote {}\n", self.to.display()))

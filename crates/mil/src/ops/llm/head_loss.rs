@@ -87,6 +87,7 @@ struct Rows {
     /// Row and target of those that count.
     counted: Vec<(usize, usize)>,
     width: usize,
+    vocab: usize,
     softcap: Option<f64>,
 }
 
@@ -131,15 +132,16 @@ impl Rows {
             bias: bias.map(|b| b.floats().map(<[f64]>::to_vec)).transpose()?,
             counted,
             width,
+            vocab,
             softcap: Options::of(&cx.op)?.softcap,
         })
     }
 
     fn row(&self, (row, target): (usize, usize)) -> Row {
         let x = &self.x[row * self.width..][..self.width];
-        let weights = self.weight.chunks_exact(self.width.max(1));
         let start = |token: usize| self.bias.as_ref().map_or(0.0, |b| b[token]);
-        let plain = weights.enumerate().map(|(token, w)| dot(start(token), x, w));
+        let row = |token: usize| &self.weight[token * self.width..][..self.width];
+        let plain = (0..self.vocab).map(|token| dot(start(token), x, row(token)));
         let logits: Vec<f64> = match self.softcap {
             None => plain.collect(),
             Some(cap) => plain.map(|z| cap * (z / cap).tanh()).collect(),
