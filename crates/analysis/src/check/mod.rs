@@ -22,7 +22,7 @@ pub use policy::{Policy, severities};
 pub use subject::{Place, Subject};
 pub use text::TextOptions;
 
-use crate::error::{Context, Result, ensure};
+use crate::error::{Result, ensure};
 
 /// What to check for.
 #[derive(Clone, Copy, Debug)]
@@ -44,15 +44,16 @@ impl<'a> Options<'a> {
         CheckOptions { chip, path: route, os }
     }
 
-    /// Makes sure that `program` has the function to look at.
+    /// Makes sure that `program`, called `subject`, has the function to look at.
     ///
     /// # Errors
     /// When it has not.
-    pub fn ensure_function(&self, program: &mil::Program) -> Result<()> {
+    pub fn ensure_function(&self, program: &mil::Program, subject: &str) -> Result<()> {
         let Some(name) = self.function else { return Ok(()) };
         let functions = &program.functions;
         let names = || functions.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-        ensure!(functions.contains_key(name), "no function {name}; there are: {}", names());
+        let found = functions.contains_key(name);
+        ensure!(found, "{subject}: no function {name}; there are: {}", names());
         Ok(())
     }
 
@@ -112,7 +113,7 @@ pub fn check<'a>(
     policy: &Policy,
     baseline: Option<&Baseline>,
 ) -> Result<Report<'a>> {
-    options.ensure_function(subject.program()).with_context(|| subject.name().to_owned())?;
+    options.ensure_function(subject.program(), subject.name())?;
     let functions = &subject.program().functions;
     if let Some(baseline) = baseline {
         baseline.ensure_for(options)?;

@@ -136,7 +136,7 @@ impl Check {
             None => exported(program)?,
         };
         let to = self.fixing.destination(&source)?;
-        options.ensure_function(&package.program).with_context(|| source.display().to_string())?;
+        options.ensure_function(&package.program, &source.display().to_string())?;
         let outcome = self.fixing.apply(package, options, policy, to);
         let outcome = outcome.with_context(|| source.display().to_string())?;
         let subject = Subject::of_package(to.display().to_string(), outcome.package.clone());

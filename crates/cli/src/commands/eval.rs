@@ -126,7 +126,8 @@ impl Eval {
     /// How well the device agrees with the CPU.
     fn compare(&self, loaded: &mut Loaded, scoring: Scoring, text: &Text<'_>) -> Result<()> {
         let mut reference = self.model.on_cpu(loaded)?;
-        let before = loaded.device.predicted();
+        // No time at all before the first dispatch.
+        let before = loaded.device.predicted().unwrap_or_default();
         let bar = progress::steps("comparing", text.ids.len());
         let session = (&mut loaded.session, scoring);
         let found = agreement::compare(session, &mut reference, text, |done| {
@@ -134,7 +135,7 @@ impl Eval {
         });
         bar.finish_and_clear();
         let found = found?;
-        let predicted = loaded.device.predicted().zip(before).map(|(all, before)| all - before);
+        let predicted = loaded.device.predicted().map(|all| all - before);
         let predicted = predicted.map(|t| t.as_secs_f64());
         if self.json {
             let mut report = report(text, &found);

@@ -16,7 +16,7 @@ fn adapter(dir: &Path, seed: u64, rank: usize) -> String {
             let values = seeded::tensor(seed, &format!("{module}{name}"), shape[0] * shape[1], 0.3);
             Tensor::from_slice(&shape, &values).unwrap()
         };
-        LowRank { a: factor("a", [rank, inner]), b: factor("b", [out, rank]), scale: 0.5, module }
+        LowRank { a: factor("a", [rank, inner]), b: factor("b", [out, rank]), scale: 2.0, module }
     };
     let layers = (0..5).flat_map(|n| {
         let at = |name: &str| format!("model.layers.{n}.{name}");

@@ -77,7 +77,9 @@ impl Rows {
         let logits = e.op(OpKind::Linear, args)?;
         let (mut logits, mut bent) = (e.cast(logits, DType::F32)?, None);
         if let Some(cap) = self.options.softcap {
-            let small = e.times(&logits, 1.0 / cap)?;
+            // A quotient: the reciprocal would be rounded once more.
+            let divisor = e.scalar(DType::F32, cap)?;
+            let small = e.binary(OpKind::RealDiv, &logits, &divisor)?;
             let tanh = e.unary(OpKind::Tanh, &small)?;
             logits = e.times(&tanh, cap)?;
             bent = Some(tanh);
