@@ -5,6 +5,7 @@
 //! measurement tells otherwise, operations other than those two kinds are taken to be true floating
 //! point: elementwise arithmetic is (751K), reductions and quotients are assumed to be.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -75,7 +76,7 @@ impl Engine {
         let function = &compiled.program.functions[&compiled.function];
         let mut run = Run { engine: self, compiled, function, values: SecondaryMap::new() };
         for (v, array) in inputs {
-            run.values[v] = Some(self.rounded(array).into());
+            run.values[v] = Some(self.given(array).into());
         }
         for &op in &function.body.ops {
             if function.ops[op].kind == OpKind::Const {
@@ -88,6 +89,20 @@ impl Engine {
         let result =
             |&v: &ValueId| Ok((v, run.array_of(v).map_err(|e| Error::new(e.kind, e.message))?));
         function.body.outputs.iter().map(result).collect()
+    }
+
+    /// An input as the engine takes it: fp16 as it lies there, but for what is too small.
+    fn given(&self, mut array: Array) -> Array {
+        if array.dtype != DType::F16 {
+            return self.rounded(array);
+        }
+        if let Data::Float(values) = &mut array.data
+            && self.smallest > 0.0
+        {
+            let lost = values.iter_mut().filter(|x| x.abs() < self.smallest);
+            lost.for_each(|x| *x = 0.0f64.copysign(*x));
+        }
+        array
     }
 
     /// A result as its type holds it. The engine knows no float but fp16.
@@ -424,23 +439,24 @@ fn transposed(x: &[f64], rows: usize, columns: usize) -> Vec<f64> {
 }
 
 /// Matrices in the last two axes of an array.
-struct Batch {
+struct Batch<'a> {
     dtype: DType,
     batch: Vec<usize>,
     matrix: [usize; 2],
-    values: Vec<f64>,
+    values: Cow<'a, [f64]>,
 }
 
-impl Batch {
-    fn new(a: &Array, transpose: bool) -> Result<Self, OpError> {
+impl<'a> Batch<'a> {
+    fn new(a: &'a Array, transpose: bool) -> Result<Self, OpError> {
         let (batch, matrix) = a.shape.split_at(a.shape.len() - 2);
         let [rows, columns] = [matrix[0], matrix[1]];
         let values = a.floats()?;
         let (matrix, values) = match transpose {
-            false => ([rows, columns], values.to_vec()),
+            false => ([rows, columns], Cow::Borrowed(values)),
             true => {
                 let each = values.chunks_exact((rows * columns).max(1));
-                ([columns, rows], each.flat_map(|m| transposed(m, rows, columns)).collect())
+                let turned: Vec<f64> = each.flat_map(|m| transposed(m, rows, columns)).collect();
+                ([columns, rows], Cow::Owned(turned))
             }
         };
         Ok(Batch { dtype: a.dtype, batch: batch.to_vec(), matrix, values })

@@ -75,7 +75,9 @@ pub(crate) fn product(sum: Sum, a: Left<'_>, b: &[f64], [m, k, n]: [usize; 3]) -
     if n == 0 || m == 0 {
         return out;
     }
-    let rows_at_a_time = if m * k * n < PARALLEL { m } else { m.div_ceil(64) };
+    // Several rows at a time, for which a block of columns stays in the cache.
+    let parts = if m * k * n < PARALLEL { 1 } else { 4 * rayon::current_num_threads() };
+    let rows_at_a_time = m.div_ceil(parts);
     let chunks = out.par_chunks_mut(rows_at_a_time * n).enumerate();
     if sum == Sum::Double {
         let b = Columns::new(b, k, n);
