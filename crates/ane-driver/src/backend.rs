@@ -205,6 +205,7 @@ impl<P: Port + 'static> AneBackend<P> {
                 }
             }
         }
+        let lowered = self.within_budget(lowered);
         self.check_variable(program, &lowered)?;
         let bytes = lowered.iter().map(|(_, l)| state_bytes(l, &self.options.chip)).max();
         let mut fallen = Vec::new();
@@ -267,6 +268,23 @@ impl<P: Port + 'static> AneBackend<P> {
             )));
         }
         Ok(())
+    }
+
+    /// The functions without their smaller sizes, where all sizes together are more programs than a
+    /// process can compile: a call then takes the larger size.
+    fn within_budget(&self, mut lowered: Vec<(String, Lowered)>) -> Vec<(String, Lowered)> {
+        let Some(budget) = &self.options.chip.runtime.compiles else { return lowered };
+        let programs = |lowered: &[(String, Lowered)]| -> usize {
+            let steps = lowered.iter().flat_map(|(_, l)| &l.steps);
+            steps.filter(|step| matches!(step, Step::Engine(_))).count()
+        };
+        while programs(&lowered) > budget.value as usize {
+            // Sizes of a function follow each other, the smallest first.
+            let smaller = lowered.windows(2).position(|pair| pair[0].0 == pair[1].0);
+            let Some(index) = smaller else { break };
+            lowered.remove(index);
+        }
+        lowered
     }
 
     /// Every layer whose weight or adapter is an input must be on the engine in every function that

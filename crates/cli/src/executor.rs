@@ -33,6 +33,8 @@ pub(crate) enum Device {
 /// A program on a device, with its states.
 pub(crate) struct OnDevice {
     device: devices::Device,
+    /// Whether the program has no fp16 of its own: an engine then computes its fp32 in fp16.
+    single: bool,
     runnable: Box<dyn Runnable>,
     state: State,
 }
@@ -69,12 +71,18 @@ impl OnDevice {
         };
         let runnable = device.backend.prepare(program)?;
         let state = runnable.new_state()?;
-        Ok(OnDevice { device, runnable, state })
+        let single = !program.functions.values().any(passes::ane::computes_in_half);
+        Ok(OnDevice { device, single, runnable, state })
     }
 
     /// What an engine did: for programs, and in a line.
     pub(crate) fn engine(&self) -> Option<(serde_json::Value, String)> {
-        self.device.report().zip(self.device.summary())
+        let (mut report, mut summary) = self.device.report().zip(self.device.summary())?;
+        report["fp32_in_fp16"] = self.single.into();
+        if self.single {
+            summary += "; what is fp32 in the program was fp16 there";
+        }
+        Some((report, summary))
     }
 
     /// Runs function `name` once; its outputs in order.

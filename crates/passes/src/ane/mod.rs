@@ -28,6 +28,7 @@ use ane_model::rules::{CheckOptions, Path, Severity, check};
 use ane_model::{Chip, Os};
 use mil::{Error, ErrorKind, OpId, Program, Result, TensorType, ValueId};
 
+pub use plain::computes_in_half;
 pub use weights::{HalfWeights, halves as half_precision};
 
 /// What to lower for.

@@ -25,7 +25,7 @@ pub(super) fn embedded(ty: &TensorType) -> Option<[usize; 4]> {
 }
 
 /// Whether a function computes in fp16 somewhere. What it computes in fp32 is then meant to be.
-pub(super) fn computes_in_half(function: &Function) -> bool {
+pub fn computes_in_half(function: &Function) -> bool {
     let made = |op: &Operation| {
         !matches!(op.kind, OpKind::Const | OpKind::Cast)
             && op

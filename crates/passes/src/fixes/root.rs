@@ -5,6 +5,7 @@ use ane_model::CheckOptions;
 use ane_model::chip::Acceptance;
 use mil::eval::tensor_floats;
 use mil::{Arg, OpError, OpKind};
+use tensor::DType;
 
 use super::emit::{Emit, scalar};
 use super::epsilon;
@@ -29,6 +30,13 @@ pub(super) fn rewrite(
         return Ok(Rewritten::Kept("the chip refuses pow too".to_owned()));
     }
     let vanishes = tensor_floats(&scalar(dtype, added)?).is_some_and(|v| v == [0.0]);
+    // Inside of rsqrt such an epsilon counts; as an operand the engine takes it for zero.
+    let least = f64::from(half::f16::MIN_POSITIVE);
+    if dtype == DType::F16 && added.abs() < least && !vanishes {
+        let why =
+            format!("epsilon {added:e} is below fp16's normal numbers: scale x and epsilon up");
+        return Ok(Rewritten::Kept(why));
+    }
     let mut e = Emit::at(site);
     let sum = if vanishes { "x" } else { "x + epsilon" };
     if !vanishes {

@@ -136,7 +136,7 @@ fn stateful(write: Write, sizes: [usize; 3], dtype: DType, after: usize) -> Subj
         let content = f.op(OpKind::ReadState).arg("input", state).result()?;
         let new = written(f, write, (content, x, position), sizes)?;
         f.op(OpKind::WriteState).arg("input", state).arg("data", new).results()?;
-        let read = if after % 2 == 0 {
+        let read = if after.is_multiple_of(2) {
             f.op(OpKind::ReadState).arg("input", state).result()?
         } else {
             new

@@ -190,7 +190,7 @@ pub(crate) fn compare(
         let scale = expected.iter().map(|(_, d)| d.abs()).fold(1e-3, f64::max);
         for &(i, d) in &expected {
             let error = (grad[i] - d).abs() / scale;
-            if !(error < TOLERANCE) {
+            if error.is_nan() || error >= TOLERANCE {
                 return Err(format!("by {name}[{i}]: {} instead of {d}", grad[i]));
             }
             worst = worst.max(error);
