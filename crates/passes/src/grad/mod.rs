@@ -3,14 +3,14 @@
 //! Reverse mode over the operations of one function. The gradients are operations of the same IR, so that
 //! the result is verified, rewritten by the other passes and run by every backend like any program.
 //!
-//! - [`rules`] is the closed table of what is known of each kind of operation: a rule that emits the
+//! - `rules` is the closed table of what is known of each kind of operation: a rule that emits the
 //!   gradients by its arguments, simpler operations that stand for it, a derivative that is zero, or
 //!   that it is not supported. An operation without a rule is an error only where the loss depends
 //!   on what is differentiated through it.
 //! - A weight that is differentiated becomes an input of the function, so that a trainer can hand in new
-//!   values ([`promote`]).
-//! - A value that is used several times has the sum of what its uses contribute ([`tape`]).
-//! - Activations between checkpoints are computed again when the gradients need them ([`recompute`]).
+//!   values (`promote`).
+//! - A value that is used several times has the sum of what its uses contribute (`tape`).
+//! - Activations between checkpoints are computed again when the gradients need them (`recompute`).
 
 mod activity;
 mod elementwise;
