@@ -65,6 +65,9 @@ const LANES: usize = 16;
 /// latency of each.
 const WIDE: usize = 64;
 
+/// Rows that are copied at a time.
+const MOST_ROWS: usize = 64;
+
 /// Multiplications from which the rows are shared among threads.
 const PARALLEL: usize = 1 << 18;
 
@@ -75,9 +78,10 @@ pub(crate) fn product(sum: Sum, a: Left<'_>, b: &[f64], [m, k, n]: [usize; 3]) -
     if n == 0 || m == 0 {
         return out;
     }
-    // Several rows at a time, for which a block of columns stays in the cache.
+    // Several rows at a time, for which a block of columns stays in the cache; not so many that their own
+    // copies leave it.
     let parts = if m * k * n < PARALLEL { 1 } else { 4 * rayon::current_num_threads() };
-    let rows_at_a_time = m.div_ceil(parts);
+    let rows_at_a_time = m.div_ceil(parts).min(MOST_ROWS);
     let chunks = out.par_chunks_mut(rows_at_a_time * n).enumerate();
     if sum == Sum::Double {
         let b = Columns::new(b, k, n);
