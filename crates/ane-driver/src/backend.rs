@@ -1,7 +1,7 @@
 //! The backend: which functions go to the engine, in which sizes, and the state they share.
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +13,7 @@ use passes::ane::{HalfWeights, Lowered, Step, Target, Variable, legalised, lower
 use tensor::Tensor;
 
 use crate::executable::{Executable, Factors, Resident, state_bytes};
-use crate::programs::{Exhausted, Programs, Update, device, lock};
+use crate::programs::{Exhausted, Key, Programs, Update, device, lock};
 use crate::stats::Stats;
 
 /// How a program is spread over engine and host.
@@ -205,7 +205,7 @@ impl<P: Port + 'static> AneBackend<P> {
                 }
             }
         }
-        let lowered = self.within_budget(lowered);
+        let lowered = self.within_budget(program, lowered)?;
         self.check_variable(program, &lowered)?;
         let bytes = lowered.iter().map(|(_, l)| state_bytes(l, &self.options.chip)).max();
         let mut fallen = Vec::new();
@@ -270,21 +270,41 @@ impl<P: Port + 'static> AneBackend<P> {
         Ok(())
     }
 
-    /// The functions without their smaller sizes, where all sizes together are more programs than a
-    /// process can compile: a call then takes the larger size.
-    fn within_budget(&self, mut lowered: Vec<(String, Lowered)>) -> Vec<(String, Lowered)> {
-        let Some(budget) = &self.options.chip.runtime.compiles else { return lowered };
-        let programs = |lowered: &[(String, Lowered)]| -> usize {
-            let steps = lowered.iter().flat_map(|(_, l)| &l.steps);
-            steps.filter(|step| matches!(step, Step::Engine(_))).count()
-        };
-        while programs(&lowered) > budget.value as usize {
-            // Sizes of a function follow each other, the smallest first.
-            let smaller = lowered.windows(2).position(|pair| pair[0].0 == pair[1].0);
-            let Some(index) = smaller else { break };
-            lowered.remove(index);
+    /// The functions without some of their sizes, where all sizes together are more programs than a
+    /// process can compile. A call that can be cut is then made in pieces of the smaller size, at which
+    /// functions have most programs in common; another one takes the larger size.
+    fn within_budget(
+        &self,
+        program: &Program,
+        mut lowered: Vec<(String, Lowered)>,
+    ) -> Result<Vec<(String, Lowered)>> {
+        let Some(budget) = &self.options.chip.runtime.compiles else { return Ok(lowered) };
+        let budget = budget.value as usize;
+        fn programs(lowered: &Lowered) -> impl Iterator<Item = &Program> {
+            lowered.steps.iter().filter_map(|step| match step {
+                Step::Engine(step) => Some(&step.program),
+                Step::Host(_) => None,
+            })
         }
-        lowered
+        if lowered.iter().map(|(_, l)| programs(l).count()).sum::<usize>() <= budget {
+            return Ok(lowered);
+        }
+        let keys = |(_, l): &(String, Lowered)| programs(l).map(Key::of).collect();
+        let mut keys: Vec<Vec<Key>> = lowered.iter().map(keys).collect::<Result<_>>()?;
+        while keys.iter().flatten().collect::<HashSet<_>>().len() > budget {
+            // Sizes of a function follow each other, the smallest first.
+            let Some(smaller) = lowered.windows(2).position(|pair| pair[0].0 == pair[1].0) else {
+                break;
+            };
+            let name = &lowered[smaller].0;
+            let index = match program.functions.get(name).is_some_and(can_be_cut) {
+                true => lowered.iter().rposition(|(n, _)| n == name).unwrap_or(smaller),
+                false => smaller,
+            };
+            lowered.remove(index);
+            keys.remove(index);
+        }
+        Ok(lowered)
     }
 
     /// Every layer whose weight or adapter is an input must be on the engine in every function that

@@ -42,7 +42,17 @@ pub(crate) fn failed(label: &str, e: &PortError) -> ExecError {
 /// What a program is known by: digests of its text and its weights. Sizes are part of the text; chip
 /// and system are the port's, of which a cache has one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Key([u8; 32], [u8; 32]);
+pub(crate) struct Key([u8; 32], [u8; 32]);
+
+impl Key {
+    /// Of `program`, which is printed for it.
+    ///
+    /// # Errors
+    /// When it cannot be printed.
+    pub(crate) fn of(program: &Program) -> Result<Self> {
+        Ok(Printed::new(program)?.key())
+    }
+}
 
 /// A compiled program.
 pub(crate) struct Entry<P: Port> {

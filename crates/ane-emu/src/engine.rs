@@ -91,16 +91,13 @@ impl Engine {
         function.body.outputs.iter().map(result).collect()
     }
 
-    /// An input as the engine takes it: fp16 as it lies there, but for what is too small.
+    /// An input, or a result of the interpreter, as the engine holds it: of fp16 all but what is too small.
     fn given(&self, mut array: Array) -> Array {
         if array.dtype != DType::F16 {
             return self.rounded(array);
         }
-        if let Data::Float(values) = &mut array.data
-            && self.smallest > 0.0
-        {
-            let lost = values.iter_mut().filter(|x| x.abs() < self.smallest);
-            lost.for_each(|x| *x = 0.0f64.copysign(*x));
+        if let Data::Float(values) = &mut array.data {
+            lose(values, self.smallest);
         }
         array
     }
@@ -113,12 +110,8 @@ impl Engine {
             Arithmetic::Engine => DType::F16,
         };
         if let Data::Float(values) = &mut array.data {
-            for x in values {
-                *x = eval::Arithmetic::Fp16.round(dtype, *x);
-                if x.abs() < self.smallest {
-                    *x = 0.0f64.copysign(*x);
-                }
-            }
+            eval::Arithmetic::Fp16.round_all(dtype, values);
+            lose(values, self.smallest);
         }
         array
     }
@@ -186,7 +179,7 @@ impl<'a> Run<'a> {
     fn rounded_value(&self, value: Value) -> Value {
         match value {
             Value::Array(a) if self.engine.arithmetic == Arithmetic::Engine => {
-                self.engine.rounded(Rc::unwrap_or_clone(a)).into()
+                self.engine.given(Rc::unwrap_or_clone(a)).into()
             }
             other => other,
         }
@@ -416,6 +409,14 @@ impl<'a> Run<'a> {
         }
         let begin = self.array(view, "begin")?;
         Ok(begin.ints()?.last().is_some_and(|&b| b != 0))
+    }
+}
+
+/// Magnitudes below `smallest` become zero.
+fn lose(values: &mut [f64], smallest: f64) {
+    if smallest > 0.0 {
+        let kept = |x: f64| if x.abs() < smallest { 0.0f64.copysign(x) } else { x };
+        values.iter_mut().for_each(|x| *x = kept(*x));
     }
 }
 

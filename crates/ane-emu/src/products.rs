@@ -296,14 +296,7 @@ fn fixed_rows(rows: &Rows, b: &Columns<f32>, largest: &[f32], limit: f64, out: &
     // The bounds are sums in `f32`, wrong by at most 2^-24 a term: 0.2 % for the longest sums that the
     // engine takes. Below this no partial sum can have reached the limit, in whatever order.
     let safe = (limit * 0.995) as f32;
-    let bounds: Vec<[f32; 2]> = (0..rows.count)
-        .map(|i| {
-            let row = rows.row(i).iter();
-            let [sum, most] =
-                [row.clone().map(|w| w.abs()).sum(), row.fold(0.0, |m, w| w.abs().max(m))];
-            [sum, most]
-        })
-        .collect();
+    let bounds: Vec<[f32; 2]> = (0..rows.count).map(|i| sum_and_most(rows.row(i))).collect();
     for_each_block(b.width, |at, size| {
         let block = &largest[at / LANES..(at + size) / LANES];
         let any = block.iter().fold(0.0f32, |m, &x| if x > m || x.is_nan() { x } else { m });
@@ -335,6 +328,18 @@ fn fixed_rows(rows: &Rows, b: &Columns<f32>, largest: &[f32], limit: f64, out: &
             out[i * b.n + at..][..size].copy_from_slice(&sums[..size]);
         }
     });
+}
+
+/// The sum of magnitudes and the largest; lane by lane, for which no addition waits for the one before.
+fn sum_and_most(row: &[f32]) -> [f32; 2] {
+    let (mut sums, mut most) = ([0.0f32; LANES], [0.0f32; LANES]);
+    for part in row.chunks(LANES) {
+        for ((sum, most), w) in sums.iter_mut().zip(&mut most).zip(part) {
+            *sum += w.abs();
+            *most = most.max(w.abs());
+        }
+    }
+    [sums.iter().sum(), most.iter().fold(0.0, |a, &b| a.max(b))]
 }
 
 /// One row by one block of lanes whose terms may be large.

@@ -21,6 +21,9 @@ use crate::{environment, output, progress};
 /// Context if none is asked for, where the model allows more.
 const DEFAULT_CONTEXT: usize = 8192;
 
+/// The same on an engine, whose programs read and write all of their caches at every step.
+const ENGINE_CONTEXT: usize = 1024;
+
 /// Which model.
 #[derive(Args)]
 #[command(next_help_heading = "Model")]
@@ -43,7 +46,8 @@ pub(crate) struct ModelArgs {
     device: DeviceArgs,
     #[command(flatten)]
     adapters: AdapterArgs,
-    /// Longest sequence in tokens; by default the model's own, but at most 8192
+    /// Longest sequence in tokens; by default the model's own, but at most 8192, and 1024 on an
+    /// engine, which handles all of it at every step
     #[arg(long, value_name = "N")]
     context: Option<usize>,
 }
@@ -92,7 +96,8 @@ impl ModelArgs {
         progress::spin("loading", || {
             let model = Model::load_with(path, LoadOptions::default())?;
             let config = model.config().clone();
-            let context = self.context.unwrap_or(config.max_context.min(DEFAULT_CONTEXT));
+            let most = if self.device.is_engine() { ENGINE_CONTEXT } else { DEFAULT_CONTEXT };
+            let context = self.context.unwrap_or(config.max_context.min(most));
             let program = model.specialize(context)?;
             let adapters = self.adapters.open(&model)?;
             let device = open(adapters.as_ref().map(|a| a.slots().to_vec()).unwrap_or_default());

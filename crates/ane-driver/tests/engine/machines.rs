@@ -99,6 +99,29 @@ fn a_spent_budget_is_said_and_leaves_nothing() {
     assert_eq!(std::fs::read_dir(rig.directory.path()).unwrap().count(), 0);
 }
 
+/// With a compilation less than all sizes need, the larger size is left out, and a long prompt is read
+/// in pieces of the smaller, whose programs decoding has too.
+#[test]
+fn a_budget_for_some_sizes_is_kept() {
+    let model = stories();
+    // Prompt and decoding in programs of both sizes.
+    let long: Vec<u32> = PROMPT.iter().copied().cycle().take(20).collect();
+    let compile = |budget: Option<usize>| {
+        let setup = Setup::new("m4", Arithmetic::Fp16).with(|c| {
+            let fact = c.runtime.compiles.take();
+            c.runtime.compiles = fact.map(|f| budget.map_or(f.clone(), |b| f.with(b as u64)));
+        });
+        let rig = setup.rig();
+        let mut session = session(&rig.backend, &model);
+        let ids = [&long[..], &PROMPT].map(|prompt| greedy(&mut session, prompt, 4).0);
+        (ids, rig.port.usage().compilations)
+    };
+    let (wanted, all) = compile(None);
+    let (ids, fewer) = compile(Some(all - 1));
+    assert_eq!(ids, wanted);
+    assert!(0 < fewer && fewer < all, "{fewer} of {all}");
+}
+
 #[test]
 fn a_full_queue_is_said() {
     let model = stories();

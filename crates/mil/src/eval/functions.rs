@@ -12,18 +12,19 @@ pub(crate) fn half(x: f64) -> f16 {
 
 /// The value of [`half`], without going through the type: what is added and taken away again leaves
 /// multiples of half precision's last place.
+#[inline]
 pub(crate) fn half_value(x: f64) -> f64 {
     let magnitude = x.abs();
-    // From the middle between the largest number and what would follow, ties go to infinity.
-    if magnitude.is_nan() || magnitude >= 65520.0 {
-        return if x.is_nan() { x } else { f64::INFINITY.copysign(x) };
-    }
     const EXPONENT: u64 = 0x7ff0_0000_0000_0000;
     // Subnormal numbers have the last place of 2^-14.
     const LEAST: u64 = (1023 - 14) << 52;
     let power = (magnitude.to_bits() & EXPONENT).max(LEAST);
-    let shift = f64::from_bits(power + (42 << 52));
-    ((magnitude + shift) - shift).copysign(x)
+    let shift = f64::from_bits(power.wrapping_add(42 << 52));
+    let near = (magnitude + shift) - shift;
+    // From the middle between the largest number and what would follow, ties go to infinity. What is no
+    // number compares false. Choices, not branches, so that a loop of this becomes vectors.
+    let finite = if magnitude >= 65520.0 { f64::INFINITY } else { near };
+    (if x.is_nan() { x } else { finite }).copysign(x)
 }
 
 /// `x` rounded once to bfloat16, ties to even.
