@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all.
+//! Files and directories that appear whole or not at all.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -28,5 +28,30 @@ pub(crate) fn write_atomically(
     // The name must not point to the new file before its contents are on disk.
     file.as_file().sync_all().map_err(failed)?;
     file.persist(path).map_err(|e| failed(e.error))?;
+    Ok(())
+}
+
+/// Lets `fill` write into a new directory, which then appears as `dir`.
+///
+/// # Errors
+/// When there is something at `dir` already, or the system refuses; and those of `fill`.
+pub fn write_directory(dir: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    if dir.symlink_metadata().is_ok() {
+        return Err(ImportError::invalid(dir, "is there already"));
+    }
+    let failed = |e| ImportError::io(dir, "write", e);
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".partial-");
+    #[cfg(unix)]
+    {
+        // Temporary directories are their owner's alone; this one is to stay. The umask still applies.
+        use std::os::unix::fs::PermissionsExt;
+        builder.permissions(std::fs::Permissions::from_mode(0o777));
+    }
+    let partial = builder.tempdir_in(dir_of(dir)).map_err(failed)?;
+    fill(partial.path())?;
+    std::fs::rename(partial.path(), dir).map_err(failed)?;
+    // It has another name now and is not to be removed.
+    let _ = partial.keep();
     Ok(())
 }

@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tensor::Tensor;
 
+use crate::atomic::{write_atomically, write_directory};
 use crate::error::quoted;
 use crate::json::{self, UniqueMap, read_json};
 use crate::safetensors::{SafeTensors, TensorInfo};
@@ -49,6 +50,20 @@ pub struct SideFiles {
 }
 
 impl SideFiles {
+    /// Those that are there.
+    pub fn iter(&self) -> impl Iterator<Item = &Path> {
+        let SideFiles {
+            tokenizer_json,
+            tokenizer_model,
+            tokenizer_config,
+            generation_config,
+            chat_template,
+        } = self;
+        let all =
+            [tokenizer_json, tokenizer_model, tokenizer_config, generation_config, chat_template];
+        all.into_iter().filter_map(Option::as_deref)
+    }
+
     fn of(dir: &Path) -> Self {
         let present = |name| Some(dir.join(name)).filter(|path| path.is_file());
         SideFiles {
@@ -109,6 +124,41 @@ impl HfDir {
         let dir = dir_of(path);
         let config = read_config(dir)?;
         Self::with_shards(dir, config, vec![SafeTensors::open(path)?])
+    }
+
+    /// A model that has no weights yet, of the `config.json` in `dir`.
+    ///
+    /// # Errors
+    /// When that is missing or no object.
+    pub fn without_weights(dir: impl AsRef<Path>) -> Result<Self> {
+        let dir = dir.as_ref();
+        Self::with_shards(dir, read_config(dir)?, Vec::new())
+    }
+
+    /// Writes a model as a new directory `dir`, which appears when it is whole: `config` as
+    /// `config.json`, `tensors` in their order as one safetensors file, and copies of `side_files`.
+    ///
+    /// # Errors
+    /// When there is something at `dir` already, as [`safetensors::write`](crate::safetensors::write), or
+    /// when a file cannot be copied.
+    pub fn write(
+        dir: impl AsRef<Path>,
+        config: &Value,
+        tensors: &[(&str, &Tensor)],
+        side_files: &[&Path],
+    ) -> Result<()> {
+        write_directory(dir.as_ref(), |partial| {
+            crate::safetensors::write(partial.join(SINGLE), &[("format", "pt")], tensors)?;
+            write_atomically(&partial.join(CONFIG), |out| {
+                serde_json::to_writer_pretty(out, config).map_err(Into::into)
+            })?;
+            for file in side_files {
+                let name = file.file_name().unwrap_or_default();
+                std::fs::copy(file, partial.join(name))
+                    .map_err(|e| ImportError::io(file, "copy", e))?;
+            }
+            Ok(())
+        })
     }
 
     fn with_shards(dir: &Path, config: Value, shards: Vec<SafeTensors>) -> Result<Self> {

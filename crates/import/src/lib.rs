@@ -18,6 +18,7 @@ pub mod safetensors;
 mod source;
 pub mod tokenizer_files;
 
+pub use atomic::write_directory;
 pub use error::{ErrorKind, ImportError, Item, Result};
 pub use gguf::Gguf;
 pub use hf::{HfDir, SideFiles};

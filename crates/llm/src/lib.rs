@@ -14,6 +14,8 @@ pub mod template;
 pub mod tokenizer;
 
 pub use error::{Error, Result};
-pub use model::{Inspection, LoadOptions, Model, ModelConfig, Problem, TensorSummary, inspect};
+pub use model::{
+    Inspection, LoadOptions, Model, ModelConfig, Problem, TensorSummary, initialise, inspect,
+};
 pub use parts::Batch;
 pub use tokenizer::Tokenizer;

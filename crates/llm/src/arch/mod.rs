@@ -5,6 +5,7 @@ mod gemma3;
 mod gguf_settings;
 mod gpt2;
 mod hf_settings;
+mod initial;
 mod llama;
 mod part_names;
 mod qwen2;
@@ -12,15 +13,17 @@ mod qwen3;
 mod rope_settings;
 mod weights;
 
+use std::collections::BTreeMap;
+
 use import::ModelFile;
-use tensor::WeightStore;
+use tensor::{Tensor, WeightStore};
 
 pub(crate) use dims::Dims;
 pub(crate) use gguf_settings::GgufSettings;
 pub(crate) use hf_settings::{HfSettings, RopeKeys};
 pub(crate) use part_names::{HfNames, Part};
 pub(crate) use rope_settings::RopeSettings;
-pub(crate) use weights::{LinearShape, Weights};
+pub(crate) use weights::{LinearShape, Stored, Weights, transposed};
 
 use crate::parts::Decoder;
 use crate::{Error, ModelConfig, Result};
@@ -70,6 +73,8 @@ pub(crate) struct Built {
     pub(crate) decoder: Decoder,
     /// Their weights.
     pub(crate) weights: WeightStore,
+    /// How the file holds those, by name in the file, that it holds otherwise.
+    pub(crate) stored: BTreeMap<String, Stored>,
 }
 
 /// A linear layer of Hugging Face's model in the file at hand.
@@ -122,6 +127,13 @@ impl<'f> Planned<'f> {
         &self.plan.refused
     }
 
+    /// The name of the output layer's tensor, if that is the embedding and a file's tensor of its own only
+    /// a copy.
+    pub(crate) fn tied_output(&self) -> Option<String> {
+        let weights = Weights::new(self.file, self.arch.names);
+        self.plan.tied.then(|| weights.name(Part::Output, None, "weight"))
+    }
+
     /// The linear layer at each of `modules`, which are paths in Hugging Face's model; `None` where it has
     /// none.
     pub(crate) fn adapted_layers<'m>(
@@ -149,15 +161,30 @@ impl<'f> Planned<'f> {
     /// When something was refused, or a weight is missing, misshapen, of an unsupported type or one
     /// too many.
     pub(crate) fn build(self) -> Result<Built> {
+        let weights = Weights::new(self.file, self.arch.names);
+        self.build_from(weights)
+    }
+
+    /// The first weights of the model, whose file has none yet, by their names in a file.
+    ///
+    /// # Errors
+    /// When something was refused.
+    pub(crate) fn initial(self, seed: u64) -> Result<Vec<(String, Tensor)>> {
+        let mut initial = initial::Initial::new(seed, self.plan.dims.layers);
+        let weights = Weights::fresh(self.file, self.arch.names, &mut initial);
+        self.build_from(weights)?;
+        Ok(initial.made)
+    }
+
+    fn build_from(self, mut weights: Weights<'_>) -> Result<Built> {
         let Planned { file, arch, plan } = self;
         if !plan.refused.is_empty() {
             let what = plan.refused.join("; ");
             return Err(Error::unsupported(file.path(), format!("{}: {what}", arch.name)));
         }
-        let mut weights = Weights::new(file, arch.names);
         let decoder = (plan.build)(&mut weights)?;
-        let weights = weights.finish(arch.name, plan.tied)?;
-        Ok(Built { decoder, weights })
+        let (weights, stored) = weights.finish(arch.name, plan.tied)?;
+        Ok(Built { decoder, weights, stored })
     }
 }
 

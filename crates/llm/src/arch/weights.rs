@@ -7,6 +7,7 @@ use std::ops::Range;
 use import::{ModelFile, TensorEntry};
 use tensor::{AlignedBuf, Bytes, DType, Tensor, WeightId, WeightStore};
 
+use super::initial::{First, Initial};
 use super::{HfNames, Part};
 use crate::parts::{Linear, Norm};
 use crate::{Error, Result};
@@ -25,6 +26,15 @@ pub(crate) struct LinearShape {
     pub(crate) input: usize,
 }
 
+/// How a file holds a tensor that the store holds in another way.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) enum Stored {
+    /// `[in, out]`, the store `[out, in]`.
+    Transposed,
+    /// Less by this much.
+    Less(f32),
+}
+
 /// Weights of one model on their way from its file into a store.
 pub(crate) struct Weights<'f> {
     file: &'f ModelFile,
@@ -33,6 +43,9 @@ pub(crate) struct Weights<'f> {
     entries: BTreeMap<&'f str, TensorEntry<'f>>,
     taken: HashSet<String>,
     store: WeightStore,
+    stored: BTreeMap<String, Stored>,
+    /// Makes tensors where the file has none yet.
+    initial: Option<&'f mut Initial>,
 }
 
 impl<'f> Weights<'f> {
@@ -45,7 +58,26 @@ impl<'f> Weights<'f> {
             _ => names.prefixes.iter().find(uses).copied().unwrap_or(""),
         };
         let (taken, store) = (HashSet::new(), WeightStore::new());
-        Weights { file, names, prefix, entries, taken, store }
+        Weights {
+            file,
+            names,
+            prefix,
+            entries,
+            taken,
+            store,
+            stored: BTreeMap::new(),
+            initial: None,
+        }
+    }
+
+    /// The weights of a model that has none yet: `initial` makes them.
+    pub(crate) fn fresh(
+        file: &'f ModelFile,
+        names: &'static HfNames,
+        initial: &'f mut Initial,
+    ) -> Self {
+        let prefix = names.prefixes.first().copied().unwrap_or("");
+        Weights { prefix, initial: Some(initial), ..Weights::new(file, names) }
     }
 
     /// Trained numbers in the file; a `tied` output layer counts once.
@@ -69,7 +101,7 @@ impl<'f> Weights<'f> {
         shape: [usize; 2],
     ) -> Result<WeightId> {
         let name = self.name(part, layer, "weight");
-        let tensor = self.take(&name, &shape)?;
+        let tensor = self.take(&name, &shape, First::of_matrix(part))?;
         Ok(self.store.insert(name, tensor))
     }
 
@@ -134,7 +166,7 @@ impl<'f> Weights<'f> {
         let LinearShape { part, output, .. } = shape;
         let (name, weight) = self.take_conv1d(shape, layer)?;
         let bias_name = self.name(part, layer, "bias");
-        let bias = self.take_vector(&bias_name, output)?;
+        let bias = self.take_vector(&bias_name, output, 0.0)?;
         let each = output / 3;
         let mut cut = |i: usize| -> Result<Linear> {
             let range = i * each..(i + 1) * each;
@@ -159,8 +191,9 @@ impl<'f> Weights<'f> {
         (epsilon, offset): (f32, f32),
     ) -> Result<Norm> {
         let name = self.name(part, layer, "weight");
-        let mut tensor = self.take_vector(&name, len)?;
+        let mut tensor = self.take_vector(&name, len, 1.0 - offset)?;
         if offset != 0.0 {
+            self.stored.insert(name.clone(), Stored::Less(offset));
             let values = self.floats(&name, &tensor)?;
             let values: Vec<f32> = values.iter().map(|w| w + offset).collect();
             tensor = self.owned(&name, &values)?;
@@ -192,7 +225,7 @@ impl<'f> Weights<'f> {
         if !self.entries.contains_key(ROPE_FACTORS) {
             return Ok(None);
         }
-        let tensor = self.take_vector(ROPE_FACTORS, pairs)?;
+        let tensor = self.take_vector(ROPE_FACTORS, pairs, 1.0)?;
         Ok(Some(self.floats(ROPE_FACTORS, &tensor)?.to_vec()))
     }
 
@@ -209,7 +242,11 @@ impl<'f> Weights<'f> {
     ///
     /// # Errors
     /// When the file holds weights that nobody took; `arch` is who.
-    pub(crate) fn finish(mut self, arch: &str, tied: bool) -> Result<WeightStore> {
+    pub(crate) fn finish(
+        mut self,
+        arch: &str,
+        tied: bool,
+    ) -> Result<(WeightStore, BTreeMap<String, Stored>)> {
         if tied {
             // A copy of the embedding that some files keep; the configuration says that it is one.
             self.taken.insert(self.name(Part::Output, None, "weight"));
@@ -218,7 +255,7 @@ impl<'f> Weights<'f> {
             .entries
             .keys()
             .filter(|name| !self.is_buffer(name) && !self.taken.contains(**name));
-        let Some(first) = left.next() else { return Ok(self.store) };
+        let Some(first) = left.next() else { return Ok((self.store, self.stored)) };
         let more = match left.count() {
             0 => String::new(),
             n => format!(" (nor have {n} others)"),
@@ -257,14 +294,15 @@ impl<'f> Weights<'f> {
         len: usize,
     ) -> Result<WeightId> {
         let name = self.name(part, layer, suffix);
-        let tensor = self.take_vector(&name, len)?;
+        let first = if suffix == "bias" { 0.0 } else { 1.0 };
+        let tensor = self.take_vector(&name, len, first)?;
         Ok(self.store.insert(name, tensor))
     }
 
     /// A vector as fp32: the few of other types are converted, so that norms and biases meet
     /// activations of their own type everywhere.
-    fn take_vector(&mut self, name: &str, len: usize) -> Result<Tensor> {
-        let tensor = self.take(name, &[len])?;
+    fn take_vector(&mut self, name: &str, len: usize, first: f32) -> Result<Tensor> {
+        let tensor = self.take(name, &[len], First::Constant(first))?;
         if tensor.dtype() == DType::F32 {
             return Ok(tensor);
         }
@@ -283,16 +321,20 @@ impl<'f> Weights<'f> {
         let LinearShape { part, output, input } = shape;
         let name = self.name(part, layer, "weight");
         if matches!(self.file, ModelFile::Gguf(_)) {
-            let tensor = self.take(&name, &[output, input])?;
+            let tensor = self.take(&name, &[output, input], First::of_matrix(part))?;
             return Ok((name, tensor));
         }
-        let tensor = self.take(&name, &[input, output])?;
+        let tensor = self.take(&name, &[input, output], First::of_matrix(part))?;
+        self.stored.insert(name.clone(), Stored::Transposed);
         let transposed = transposed(&tensor)
             .ok_or_else(|| self.error(&name, format!("{} cannot be transposed", tensor.dtype())))?;
         Ok((name, transposed))
     }
 
-    fn take(&mut self, name: &str, shape: &[usize]) -> Result<Tensor> {
+    fn take(&mut self, name: &str, shape: &[usize], first: First) -> Result<Tensor> {
+        if let Some(initial) = &mut self.initial {
+            return initial.make(name, shape, first).map_err(|why| self.error(name, why));
+        }
         let Some(entry) = self.entries.get(name) else {
             let why = format!("tensor {name:?} is missing, of shape {shape:?}");
             return Err(Error::invalid(self.file.path(), why));
@@ -333,7 +375,7 @@ fn rows(tensor: &Tensor, range: Range<usize>) -> Option<Tensor> {
 }
 
 /// The transpose of a matrix; `None` for formats whose elements do not stand alone.
-fn transposed(tensor: &Tensor) -> Option<Tensor> {
+pub(crate) fn transposed(tensor: &Tensor) -> Option<Tensor> {
     let (&[height, width], dtype) = (tensor.shape(), tensor.dtype()) else { return None };
     if dtype.block_len() != 1 {
         return None;

@@ -2,6 +2,7 @@
 
 mod config;
 mod inspect;
+mod save;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,8 +13,9 @@ use tensor::DType;
 
 pub use config::ModelConfig;
 pub use inspect::{Inspection, Problem, TensorSummary, inspect};
+pub use save::initialise;
 
-use crate::arch::{AdaptedLayer, Built, Planned};
+use crate::arch::{AdaptedLayer, Built, Planned, Stored};
 use crate::parts::{Batch, Decoder};
 use crate::{Error, Result, Tokenizer, interface};
 
@@ -38,6 +40,8 @@ pub struct Model {
     options: LoadOptions,
     decoder: Decoder,
     program: Program,
+    /// How the file holds what the program holds otherwise, by name in the file.
+    stored: BTreeMap<String, Stored>,
 }
 
 impl Model {
@@ -69,9 +73,9 @@ impl Model {
     pub fn from_file(file: ModelFile, options: LoadOptions) -> Result<Self> {
         let planned = Planned::new(&file)?;
         let config = planned.config();
-        let Built { decoder, weights } = planned.build()?;
+        let Built { decoder, weights, stored } = planned.build()?;
         let program = decoder.program(weights, options.cache_dtype)?;
-        Ok(Model { file, config, options, decoder, program })
+        Ok(Model { file, config, options, decoder, program, stored })
     }
 
     /// The open file.

@@ -8,3 +8,4 @@ mod gguf;
 mod gradients;
 mod huggingface;
 mod real;
+mod saving;
