@@ -100,7 +100,7 @@ impl Slots {
         program: &mut Program,
         on_host: &dyn Fn(&str) -> bool,
     ) -> Result<()> {
-        Ok(low_rank_inputs(program, &self.slots, on_host)?)
+        Ok(low_rank_inputs(program, &self.slots, 1.0, on_host)?)
     }
 
     /// The further inputs of a function under adapter `name`.

@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use mil::{Arg, Dim, Function, OpError, OpKind, OpView, Payload, Program, TensorType, ValueId};
+use mil::{
+    Arg, Dim, Function, Literal, OpError, OpKind, OpView, Payload, Program, TensorType, ValueId,
+};
 use tensor::DType;
 
 use crate::ane::AdapterSlot;
@@ -23,14 +25,16 @@ pub fn takes_inputs(function: &Function, slot: usize) -> bool {
 
 /// Gives the functions of `program` that are `wanted` two [inputs](input_names), fp32, for each of the
 /// `slots` of whose layers they have one. `y = llm.linear(x, W)` becomes
-/// `y = llm.linear(x, W) + llm.linear(llm.linear(x, A), B)`; a gated feed-forward layer with such a weight
-/// first becomes the layers that it is made of.
+/// `y = llm.linear(x, W) + scale llm.linear(llm.linear(x, A), B)`; a gated feed-forward layer with such a
+/// weight first becomes the layers that it is made of. Whoever trains factors needs the scale, for it scales
+/// gradients; else `B` may hold it.
 ///
 /// # Errors
 /// When an operation is invalid.
 pub fn low_rank_inputs(
     program: &mut Program,
     slots: &[AdapterSlot],
+    scale: f32,
     wanted: &dyn Fn(&str) -> bool,
 ) -> mil::Result<()> {
     let slots: Slots<'_> =
@@ -39,7 +43,7 @@ pub fn low_rank_inputs(
     for name in names {
         rebuild(program, &name, &mut |site| split_gated(site, &slots))?;
         let mut inputs = BTreeMap::new();
-        rebuild(program, &name, &mut |site| branch(site, &slots, &mut inputs))?;
+        rebuild(program, &name, &mut |site| branch(site, &slots, scale, &mut inputs))?;
     }
     Ok(())
 }
@@ -72,6 +76,7 @@ fn split_gated(site: &mut Site<'_, '_>, slots: &Slots<'_>) -> Result<Option<Resu
 fn branch(
     site: &mut Site<'_, '_>,
     slots: &Slots<'_>,
+    scale: f32,
     inputs: &mut BTreeMap<usize, [ValueId; 2]>,
 ) -> Result<Option<Results>, OpError> {
     let view = site.view();
@@ -96,7 +101,15 @@ fn branch(
     let bias = site.function.ops[site.id].arg("bias").cloned();
     let plain = linear(x.clone(), view.required("weight")?.clone(), bias, "plain")?;
     let low = linear(x, a.into(), None, "low")?;
-    let change = linear(low.into(), b_factor.into(), None, "change")?;
+    let mut change = linear(low.into(), b_factor.into(), None, "change")?;
+    if scale != 1.0 {
+        let scale = match view.tensor("x")?.dtype {
+            DType::F16 => Literal::scalar(half::f16::from_f32(scale)),
+            _ => Literal::scalar(scale),
+        };
+        let scaled = site.b.op(OpKind::Mul).arg("x", change).arg("y", scale);
+        change = scaled.name(format!("{name}_scaled")).result()?;
+    }
     let sum = site.b.op(OpKind::Add).arg("x", plain).arg("y", change);
     Ok(Some(vec![Some(sum.name(format!("{name}_adapted")).result()?)]))
 }

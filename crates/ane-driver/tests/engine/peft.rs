@@ -126,7 +126,7 @@ fn adapters_take_turns_without_compiling() {
     let set = adapters(&model, &[("first", &first), ("second", &second), ("wrong", &wrong)]);
     for on_engine in [&["prefill", "decode"][..], &["prefill"]] {
         let mut program = model.specialize(context).unwrap();
-        low_rank_inputs(&mut program, &slots(&set), &|f| !on_engine.contains(&f)).unwrap();
+        low_rank_inputs(&mut program, &slots(&set), 1.0, &|f| !on_engine.contains(&f)).unwrap();
         let mut setup = Setup::new("m4", Arithmetic::Fp16);
         setup.functions = Some(on_engine.iter().map(|&f| f.to_owned()).collect());
         setup.variable.adapters = slots(&set);

@@ -134,6 +134,25 @@ impl<'f> Planned<'f> {
         self.plan.tied.then(|| weights.name(Part::Output, None, "weight"))
     }
 
+    /// Paths of all linear layers in Hugging Face's model; without the output layer where that is the
+    /// embedding, whose rows are looked up too.
+    pub(crate) fn linear_layers(&self) -> Vec<String> {
+        let names = self.arch.names;
+        let prefix = names.prefixes.first().copied().unwrap_or("");
+        let mut paths = Vec::new();
+        for &(part, name) in names.parts.iter().filter(|(part, _)| part.is_linear()) {
+            match part {
+                Part::Output if self.plan.tied => {}
+                Part::Output => paths.push(name.to_owned()),
+                _ => {
+                    let layers = (0..self.plan.dims.layers).map(|n| n.to_string());
+                    paths.extend(layers.map(|n| format!("{prefix}{}", name.replace('#', &n))));
+                }
+            }
+        }
+        paths
+    }
+
     /// The linear layer at each of `modules`, which are paths in Hugging Face's model; `None` where it has
     /// none.
     pub(crate) fn adapted_layers<'m>(

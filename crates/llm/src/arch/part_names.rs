@@ -44,7 +44,7 @@ pub(crate) enum Part {
 
 impl Part {
     /// Whether it is a linear layer.
-    const fn is_linear(self) -> bool {
+    pub(crate) const fn is_linear(self) -> bool {
         matches!(
             self,
             Part::Output

@@ -107,6 +107,16 @@ impl Model {
         Ok(self.program.specialize(&sizes)?)
     }
 
+    /// Paths of all linear layers in Hugging Face's model.
+    pub(crate) fn linear_layers(&self) -> Result<Vec<String>> {
+        Ok(Planned::new(&self.file)?.linear_layers())
+    }
+
+    /// Whether a weight is the token embedding.
+    pub(crate) fn is_embedding(&self, name: &str) -> bool {
+        self.program.weights.find(name) == Some(self.decoder.embedding.tokens)
+    }
+
     /// The linear layers at paths in Hugging Face's model.
     pub(crate) fn adapted_layers<'m>(
         &self,

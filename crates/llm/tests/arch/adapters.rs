@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tensor::{DType, Tensor};
 use testkit::{InterpreterBackend, Tolerance, compare, seeded};
 
-use crate::common::{Golden, golden_dir, write_hf};
+use crate::common::{Golden, Run, golden_dir, write_hf};
 use crate::gguf::write_golden;
 
 const GOLDENS: &[&str] = &["gemma3", "gpt2", "llama", "llama_head", "qwen2", "qwen3"];
@@ -93,7 +93,7 @@ fn session(model: &Model, adapters: &Adapters) -> Session {
         .iter()
         .map(|(weight, rank)| AdapterSlot { weight: weight.clone(), rank: *rank })
         .collect();
-    low_rank_inputs(&mut program, &slots, &|_| true).unwrap();
+    low_rank_inputs(&mut program, &slots, 1.0, &|_| true).unwrap();
     mil::verify(&program).unwrap();
     let runnable = InterpreterBackend::new(Arithmetic::F32).prepare(&program).unwrap();
     Session::new(runnable, context, model.config().vocab).unwrap()
@@ -263,4 +263,75 @@ fn adapters_of_other_models_are_refused() {
     // With and without the prefix that the causal model's class adds.
     let twice = [layer(q, [64, 48], 1.0), layer("layers.0.self_attn.q_proj", [64, 48], 1.0)];
     assert!(refused(&twice).contains("by two names"));
+}
+
+/// Factors in PEFT's form and back are the same, and merged weights give the logits of the adapter; also in
+/// GGUF's and GPT-2's order of rows.
+#[test]
+fn own_adapters_are_peft_s_and_merge() {
+    for name in ["gemma3", "gpt2", "llama", "qwen3"] {
+        let golden = Golden::open(name);
+        let dir = tempfile::tempdir().unwrap();
+        let mut models = vec![base(name)];
+        if matches!(name, "gpt2" | "llama") {
+            let gguf = dir.path().join("model.gguf");
+            write_golden(name, &gguf);
+            models.push(exact(&gguf));
+        }
+        let ids: Vec<u32> = golden.ids.iter().map(|&i| i as u32).collect();
+        for model in models {
+            let targets: &[&str] =
+                if name == "gpt2" { &["c_attn", "mlp.c_proj"] } else { &["q", "k", "down_proj"] };
+            let new = model.new_adapter(targets, 2, 7).unwrap();
+            let plain = score(&model, new.clone(), &ids);
+            // What is trained: B is no longer 0.
+            let trained = new.layers().iter().map(|(weight, f)| {
+                let values = seeded::tensor(3, weight, f.b.len(), SCALE);
+                let b = Tensor::from_slice(f.b.shape(), &values).unwrap();
+                (weight.clone(), Factors { a: f.a.clone(), b })
+            });
+            let trained: BTreeMap<String, Factors> = trained.collect();
+            let layers = model.low_rank(&trained, 2.0).unwrap();
+            let to = dir.path().join("adapter");
+            peft::write(&to, None, &layers).unwrap();
+            let adapter = model.adapter(&PeftAdapter::open(&to).unwrap()).unwrap();
+            let wanted = score(&model, adapter.clone(), &ids);
+            assert!(compare(&plain, &wanted, CLOSE).is_err(), "{name}: the adapter does nothing");
+            // Twice B, as the scale has it.
+            if name != "gpt2" {
+                for (weight, f) in adapter.layers() {
+                    let own = trained[weight].b.as_slice::<f32>().unwrap();
+                    let twice: Vec<f32> = own.iter().map(|b| 2.0 * b).collect();
+                    assert_eq!(f.b.as_slice::<f32>().unwrap(), twice, "{name}: {weight}");
+                    assert_eq!(f.a.as_slice::<f32>(), trained[weight].a.as_slice(), "{weight}");
+                }
+            }
+            let merged = dir.path().join("merged");
+            model.write_with(&merged, &model.merged(&adapter).unwrap()).unwrap();
+            let found = Run::new(&exact(&merged), ids.len()).logits("score", &golden.ids, 0);
+            compare(&found, &wanted, CLOSE).unwrap_or_else(|e| panic!("{name}: {e}"));
+            fs::remove_dir_all(&to).unwrap();
+            let _ = fs::remove_dir_all(&merged).or_else(|_| fs::remove_file(&merged));
+        }
+    }
+}
+
+#[test]
+fn adapters_that_cannot_be_made() {
+    let model = base("llama");
+    for (targets, rank, words) in [
+        (&["q", "nothing"][..], 2, "down_proj, gate_proj"),
+        (&["q"][..], 0, "rank 0"),
+        (&["q"][..], 1000, "rank 1000"),
+    ] {
+        let error = model.new_adapter(targets, rank, 0).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    let strange = BTreeMap::from([(
+        "w".to_owned(),
+        model.new_adapter(&["q"], 2, 0).unwrap().layers().values().next().unwrap().clone(),
+    )]);
+    assert!(
+        model.low_rank(&strange, 1.0).unwrap_err().to_string().contains("w is no linear layer")
+    );
 }

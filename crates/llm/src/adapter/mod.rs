@@ -1,6 +1,8 @@
 //! Adapters of a model: low-rank changes of its linear layers, from a file's names and order of rows to
 //! the model's own, and several of them in slots of one size so that they can take turns.
 
+mod made;
+
 use std::collections::BTreeMap;
 
 use import::PeftAdapter;
