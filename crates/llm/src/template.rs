@@ -56,7 +56,7 @@ const MAX_JSON: usize = 16 << 20;
 /// Spaces that `tojson` may indent by.
 const MAX_INDENT: usize = 64;
 /// The key of GGUF metadata.
-const GGUF_KEY: &str = "tokenizer.chat_template";
+pub(crate) const GGUF_KEY: &str = "tokenizer.chat_template";
 
 impl ChatTemplate {
     /// Compiles `source`; `file` stands for it in errors.
@@ -91,22 +91,7 @@ impl ChatTemplate {
     /// # Errors
     /// When the model has none (a base model is not made for chat), or it is broken.
     pub fn for_model(model: &ModelFile) -> Result<Self> {
-        let found = match model {
-            ModelFile::Gguf(gguf) => gguf
-                .metadata()
-                .find::<&str>(GGUF_KEY)?
-                .map(|source| (gguf.path().to_owned(), source.to_owned())),
-            ModelFile::HuggingFace(dir) => {
-                let files = dir.side_files();
-                match (&files.chat_template, &files.tokenizer_config) {
-                    (Some(path), _) => Some((path.clone(), read_text(path)?)),
-                    (None, Some(path)) => of_config(path)?.map(|source| (path.clone(), source)),
-                    (None, None) => None,
-                }
-            }
-            ModelFile::Llama2c(_) => None,
-        };
-        let Some((file, source)) = found else {
+        let Some((file, source)) = source_in(model)? else {
             let why = "the model has no chat template: it is a base model, made to continue text";
             return Err(Error::invalid(model.path(), why));
         };
@@ -150,6 +135,28 @@ fn read_text(path: &Path) -> Result<String> {
     let bytes = import::map_file(path)?;
     let text = std::str::from_utf8(&bytes).map_err(|e| Error::invalid(path, e.to_string()))?;
     Ok(text.to_owned())
+}
+
+/// The template of a model as it stands in its file, and which that is.
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn source_in(model: &ModelFile) -> Result<Option<(PathBuf, String)>> {
+    Ok(match model {
+        ModelFile::Gguf(gguf) => gguf
+            .metadata()
+            .find::<&str>(GGUF_KEY)?
+            .map(|source| (gguf.path().to_owned(), source.to_owned())),
+        ModelFile::HuggingFace(dir) => {
+            let files = dir.side_files();
+            match (&files.chat_template, &files.tokenizer_config) {
+                (Some(path), _) => Some((path.clone(), read_text(path)?)),
+                (None, Some(path)) => of_config(path)?.map(|source| (path.clone(), source)),
+                (None, None) => None,
+            }
+        }
+        ModelFile::Llama2c(_) => None,
+    })
 }
 
 /// The template in a `tokenizer_config.json`: a string, or the default of a list of named ones.

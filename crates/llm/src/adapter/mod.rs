@@ -121,7 +121,7 @@ impl Model {
 
 /// Which row of a matrix whose heads of `dim` rows are rotated by halves is row `row` of the matrix whose
 /// heads are rotated by neighbours: GGUF's and llama2.c's order of Llama's queries and keys.
-fn row_of_halves(row: usize, dim: usize) -> usize {
+pub(crate) fn row_of_halves(row: usize, dim: usize) -> usize {
     let within = row % dim;
     row - within + within % 2 * (dim / 2) + within / 2
 }

@@ -42,6 +42,7 @@ pub(super) static ARCH: Arch = Arch {
         ],
         buffers: &[],
     },
+    form: None,
     plan,
 };
 

@@ -3,7 +3,9 @@
 
 use import::ModelFile;
 
-use super::{Arch, Dims, GgufSettings, HfNames, HfSettings, LinearShape, Part, Plan, Weights};
+use super::{
+    Arch, Dims, GgufForm, GgufSettings, HfNames, HfSettings, LinearShape, Part, Plan, Weights,
+};
 use crate::parts::{Activation, Attention, Block, Decoder, Embedding, Head, Mlp};
 use crate::{Error, Result};
 
@@ -29,6 +31,12 @@ pub(super) static ARCH: Arch = Arch {
         // Causal masks.
         buffers: &[".attn.bias", ".attn.masked_bias"],
     },
+    form: Some(GgufForm {
+        name: "gpt2",
+        epsilon: "attention.layer_norm_epsilon",
+        rotary: false,
+        interleaved: false,
+    }),
     plan,
 };
 

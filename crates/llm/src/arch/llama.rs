@@ -4,8 +4,8 @@
 use import::{Llama2c, ModelFile};
 
 use super::{
-    Arch, Dims, GgufSettings, HfNames, HfSettings, LinearShape, Part, Plan, RopeKeys, RopeSettings,
-    Weights,
+    Arch, Dims, GgufForm, GgufSettings, HfNames, HfSettings, LinearShape, Part, Plan, RopeKeys,
+    RopeSettings, Weights,
 };
 use crate::Result;
 use crate::parts::{
@@ -19,6 +19,7 @@ pub(super) static ARCH: Arch = Arch {
     hf: &["llama", "mistral"],
     llama2c: true,
     names: &HfNames { prefixes: &["model."], parts: HF_PARTS, buffers: HF_BUFFERS },
+    form: Some(GgufForm::rotary("llama", true)),
     plan: |file| {
         plan(
             file,

@@ -43,8 +43,31 @@ pub(crate) struct Arch {
     llama2c: bool,
     /// Names of weights in Hugging Face checkpoints.
     names: &'static HfNames,
+    /// How GGUF files of it are written, if they are.
+    form: Option<GgufForm>,
     /// Reads the settings.
     plan: fn(&ModelFile) -> Result<Plan>,
+}
+
+/// What GGUF files of an architecture are like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GgufForm {
+    /// The value of `general.architecture`.
+    pub(crate) name: &'static str,
+    /// The key of the norms' epsilon.
+    pub(crate) epsilon: &'static str,
+    /// Whether there is a rotary embedding.
+    pub(crate) rotary: bool,
+    /// Whether rows of queries and keys are in the order for a rotation of neighbours.
+    pub(crate) interleaved: bool,
+}
+
+impl GgufForm {
+    /// Of Llama and its relatives.
+    const fn rotary(name: &'static str, interleaved: bool) -> Self {
+        let epsilon = "attention.layer_norm_rms_epsilon";
+        GgufForm { name, epsilon, rotary: true, interleaved }
+    }
 }
 
 /// A model's settings, understood; the weights are still to be read.
@@ -120,6 +143,33 @@ impl<'f> Planned<'f> {
             window: *window,
             tied: *tied,
         }
+    }
+
+    /// The dimensions.
+    pub(crate) fn dims(&self) -> &Dims {
+        &self.plan.dims
+    }
+
+    /// How GGUF files of the architecture are written, if they are.
+    pub(crate) fn gguf_form(&self) -> Option<&'static GgufForm> {
+        self.arch.form.as_ref()
+    }
+
+    /// The names in the file that weights and biases of all parts would have, with part and layer.
+    pub(crate) fn weight_names(&self) -> Vec<(Part, Option<usize>, String)> {
+        let weights = Weights::new(self.file, self.arch.names);
+        let mut found = Vec::new();
+        for &(part, name) in self.arch.names.parts {
+            let layers: Vec<Option<usize>> = match name.contains('#') {
+                true => (0..self.plan.dims.layers).map(Some).collect(),
+                false => vec![None],
+            };
+            for layer in layers {
+                let names = ["weight", "bias"].map(|suffix| weights.name(part, layer, suffix));
+                found.extend(names.map(|name| (part, layer, name)));
+            }
+        }
+        found
     }
 
     /// What the file asks for and Rigel does not do.

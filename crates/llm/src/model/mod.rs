@@ -1,6 +1,7 @@
 //! A loaded model: what it is, and the program that computes it.
 
 mod config;
+mod gguf;
 mod inspect;
 mod save;
 

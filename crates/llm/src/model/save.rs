@@ -93,7 +93,11 @@ impl Model {
         let value = match changed.get(name) {
             Some(value) => value.clone(),
             None if parts.iter().any(|part| changed.contains_key(part)) => {
-                self.joined(&parts, changed)?
+                let weights = &self.program.weights;
+                let own = |part: &str| weights.find(part).and_then(|id| weights.get(id));
+                joined(&parts, &|part| {
+                    changed.get(part).or_else(|| own(part).map(|w| &w.tensor)).cloned()
+                })?
             }
             None => return Ok(None),
         };
@@ -108,21 +112,19 @@ impl Model {
             }
         }))
     }
+}
 
-    /// The rows of `parts` one after another, as changed or as they are.
-    fn joined(&self, parts: &[String], changed: &BTreeMap<String, Tensor>) -> Result<Tensor> {
-        let (mut rows, mut rest, mut values) = (0, Vec::new(), Vec::new());
-        for part in parts {
-            let own = || self.program.weights.get(self.program.weights.find(part)?);
-            let tensor = changed.get(part).or_else(|| own().map(|w| &w.tensor));
-            let tensor = tensor.ok_or_else(|| Error::bug(format!("there is no weight {part}")))?;
-            rows += tensor.shape().first().copied().unwrap_or(0);
-            rest = tensor.shape().get(1..).unwrap_or_default().to_vec();
-            values.extend_from_slice(&floats(tensor)?);
-        }
-        let shape = [&[rows], &rest[..]].concat();
-        Tensor::from_slice(&shape, &values).map_err(|e| Error::bug(e.to_string()))
+/// The rows of `parts` one after another, in `fp32`.
+pub(super) fn joined(parts: &[String], part: &dyn Fn(&str) -> Option<Tensor>) -> Result<Tensor> {
+    let (mut rows, mut rest, mut values) = (0, Vec::new(), Vec::new());
+    for name in parts {
+        let tensor = part(name).ok_or_else(|| Error::bug(format!("there is no weight {name}")))?;
+        rows += tensor.shape().first().copied().unwrap_or(0);
+        rest = tensor.shape().get(1..).unwrap_or_default().to_vec();
+        values.extend_from_slice(&floats(&tensor)?);
     }
+    let shape = [&[rows], &rest[..]].concat();
+    Tensor::from_slice(&shape, &values).map_err(|e| Error::bug(e.to_string()))
 }
 
 fn write_gguf(file: &Gguf, to: &Path, tensors: &[(&str, &Tensor)], narrowed: bool) -> Result<()> {
@@ -135,7 +137,7 @@ fn write_gguf(file: &Gguf, to: &Path, tensors: &[(&str, &Tensor)], narrowed: boo
     Ok(gguf::write(to, &metadata, tensors)?)
 }
 
-fn floats(tensor: &Tensor) -> Result<Cow<'_, [f32]>> {
+pub(super) fn floats(tensor: &Tensor) -> Result<Cow<'_, [f32]>> {
     if let Ok(values) = tensor.as_slice::<f32>() {
         return Ok(values.into());
     }

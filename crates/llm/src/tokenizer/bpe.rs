@@ -17,7 +17,8 @@ use crate::{Error, Result};
 
 /// GPT-2's pattern: a contraction's end, or a run of letters, digits or other signs with the space before it,
 /// or white space without the space before a word.
-const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+pub(super) const GPT2: &str =
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 /// Llama 3's: contractions in any case, one sign before a word, digits by threes, line ends with what is
 /// before them.
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -60,6 +61,11 @@ impl Cut {
                 return Err(Error::unsupported(file, why));
             }
         })
+    }
+
+    /// Whether text is cut by these patterns and in this way.
+    pub(super) fn is(&self, patterns: &[String], digits: bool, whole_words: bool) -> bool {
+        self.patterns == patterns && (self.single_digits, self.whole_words) == (digits, whole_words)
     }
 
     fn pre_tokenizer(&self) -> tokenizers::Result<PreTokenizerWrapper> {

@@ -10,9 +10,11 @@ use super::vocab::{Kind, Spelling, Vocab, byte_piece};
 use super::{Encoder, Tokenizer};
 use crate::{Error, Result};
 
-const MODEL: &str = "tokenizer.ggml.model";
-const TOKENS: &str = "tokenizer.ggml.tokens";
-const TYPES: &str = "tokenizer.ggml.token_type";
+pub(super) const MODEL: &str = "tokenizer.ggml.model";
+pub(super) const PRE: &str = "tokenizer.ggml.pre";
+pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
+pub(super) const TYPES: &str = "tokenizer.ggml.token_type";
+pub(super) const MERGES: &str = "tokenizer.ggml.merges";
 
 /// Reads the tokenizer of `gguf`.
 pub(super) fn open(gguf: &Gguf) -> Result<Tokenizer> {
@@ -29,9 +31,9 @@ pub(super) fn open(gguf: &Gguf) -> Result<Tokenizer> {
 
 fn open_bpe(gguf: &Gguf) -> Result<Tokenizer> {
     let (file, meta) = (gguf.path(), gguf.metadata());
-    let cut = Cut::named(meta.find("tokenizer.ggml.pre")?.unwrap_or("default"), file)?;
+    let cut = Cut::named(meta.find(PRE)?.unwrap_or("default"), file)?;
     let vocab = read_vocab(meta, Spelling::ByteLevel)?;
-    let merges: Vec<&str> = meta.get("tokenizer.ggml.merges")?;
+    let merges: Vec<&str> = meta.get(MERGES)?;
     let encoder = Encoder::Library(Box::new(bpe::build(&vocab, &merges, &cut, file)?));
     let mut specials = Specials {
         bos: find_id(meta, &vocab, "bos")?,

@@ -3,6 +3,7 @@
 mod bpe;
 mod byte_level;
 mod gguf;
+mod gguf_write;
 mod huggingface;
 mod pipeline;
 mod sentencepiece;

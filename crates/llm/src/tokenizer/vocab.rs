@@ -59,6 +59,10 @@ impl Vocab {
     }
 
     /// One more than the largest id.
+    pub(super) fn spelling(&self) -> Spelling {
+        self.spelling
+    }
+
     pub(super) fn len(&self) -> usize {
         self.kinds.len()
     }

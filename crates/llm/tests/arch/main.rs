@@ -5,6 +5,7 @@ mod adapters;
 mod common;
 mod errors;
 mod gguf;
+mod gguf_written;
 mod gradients;
 mod huggingface;
 mod real;

@@ -13,7 +13,7 @@ use crate::common::Run;
 #[expect(dead_code, reason = "the example's main")]
 mod random_gpt2;
 
-fn fixture(name: &str) -> PathBuf {
+pub(crate) fn fixture(name: &str) -> PathBuf {
     let path = testkit::fixtures_dir().join(name);
     assert!(path.exists(), "{} is missing; run python3 tests/fetch.py --gemma", path.display());
     path

@@ -1,0 +1,153 @@
+//! A model of Hugging Face's form as a GGUF file, as llama.cpp's converter writes it.
+
+use std::path::Path;
+
+use import::gguf::{self, Value};
+use import::{HfDir, ModelFile};
+use tensor::{DType, Tensor};
+
+use super::Model;
+use super::save::{floats, joined};
+use crate::adapter::row_of_halves;
+use crate::arch::{GgufForm, Part, Planned};
+use crate::{Error, Result, Tokenizer, template};
+
+/// `general.file_type` by the type of matrices.
+const FILE_TYPES: &[(DType, u32)] = &[(DType::F32, 0), (DType::F16, 1), (DType::Bf16, 32)];
+
+impl Model {
+    /// Writes the model, which is of Hugging Face's form, as the GGUF file `to` with its tokenizer inside.
+    /// Matrices keep their type, vectors become `fp32`.
+    ///
+    /// # Errors
+    /// `unsupported` for a model in another form, a family or a setting that is not written (Gemma, scaled
+    /// rotary embeddings), or a tokenizer that is no byte-level BPE; and when the file cannot be written.
+    pub fn write_gguf(&self, tokenizer: &Tokenizer, to: &Path) -> Result<()> {
+        let ModelFile::HuggingFace(dir) = &self.file else {
+            let why = "is not of Hugging Face's form, of which GGUF files are made";
+            return Err(Error::unsupported(self.file.path(), why));
+        };
+        let planned = Planned::new(&self.file)?;
+        let Some(form) = planned.gguf_form() else {
+            let why = format!("{} models are not written as GGUF", self.config.arch);
+            return Err(Error::unsupported(self.file.path(), why));
+        };
+        let tensors = self.gguf_tensors(&planned, form)?;
+        let matrix = tensors.iter().find(|(_, t)| t.shape().len() == 2).map(|(_, t)| t.dtype());
+        let file_type = FILE_TYPES.iter().find(|(dtype, _)| Some(*dtype) == matrix);
+        let mut metadata = vec![
+            ("general.architecture".to_owned(), Value::from(form.name)),
+            ("general.file_type".to_owned(), Value::U32(file_type.map_or(0, |(_, n)| *n))),
+        ];
+        if let Some(name) = &self.config.name {
+            metadata.push(("general.name".to_owned(), Value::from(name.as_str())));
+        }
+        metadata.extend(self.gguf_settings(dir, &planned, form)?);
+        let vocab = tokenizer.gguf_metadata(self.config.vocab)?;
+        metadata.extend(vocab.into_iter().map(|(key, value)| (key.to_owned(), value)));
+        if let Some((_, text)) = template::source_in(&self.file)? {
+            metadata.push((template::GGUF_KEY.to_owned(), Value::from(text.as_str())));
+        }
+        let metadata: Vec<(&str, Value)> =
+            metadata.iter().map(|(k, v)| (k.as_str(), v.clone())).collect();
+        let tensors: Vec<(&str, &Tensor)> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
+        Ok(gguf::write(to, &metadata, &tensors)?)
+    }
+
+    /// The dimensions under the architecture's keys.
+    fn gguf_settings(
+        &self,
+        dir: &HfDir,
+        planned: &Planned<'_>,
+        form: &GgufForm,
+    ) -> Result<Vec<(String, Value)>> {
+        let dims = planned.dims();
+        let key = |name: &str| format!("{}.{name}", form.name);
+        let number = |n: usize| Value::U32(n as u32);
+        let mut settings = vec![
+            (key("block_count"), number(dims.layers)),
+            (key("context_length"), number(dims.max_context)),
+            (key("embedding_length"), number(dims.width)),
+            (key("feed_forward_length"), number(dims.feed_forward)),
+            (key("attention.head_count"), number(dims.heads)),
+            (key("attention.head_count_kv"), number(dims.kv_heads)),
+            (key(form.epsilon), Value::F32(dims.norm_epsilon)),
+            (key("vocab_size"), number(dims.vocab)),
+        ];
+        if form.rotary {
+            for at in ["rope_scaling", "rope_parameters"] {
+                let mut ty: Option<String> = dir.find(&format!("{at}.rope_type"))?;
+                if ty.is_none() {
+                    ty = dir.find(&format!("{at}.type"))?;
+                }
+                if ty.is_some_and(|ty| ty != "default") {
+                    let why = format!("{at}, which is not written as GGUF");
+                    return Err(Error::unsupported(dir.path(), why));
+                }
+            }
+            let base = match dir.find::<f32>("rope_parameters.rope_theta")? {
+                Some(base) => Some(base),
+                None => dir.find("rope_theta")?,
+            };
+            settings.extend([
+                (key("attention.key_length"), number(dims.head_dim)),
+                (key("attention.value_length"), number(dims.head_dim)),
+                (key("rope.dimension_count"), number(dims.head_dim)),
+                (key("rope.freq_base"), Value::F32(base.unwrap_or(10_000.0))),
+            ]);
+        }
+        if let Some(window) = self.config.window {
+            settings.push((key("attention.sliding_window"), number(window)));
+        }
+        Ok(settings)
+    }
+
+    /// All tensors under GGUF's names, in its order of rows.
+    fn gguf_tensors(
+        &self,
+        planned: &Planned<'_>,
+        form: &GgufForm,
+    ) -> Result<Vec<(String, Tensor)>> {
+        let mut tensors = Vec::new();
+        for (part, layer, name) in planned.weight_names() {
+            let parts: Vec<String> = (0..3).map(|i| format!("{name}.{i}")).collect();
+            let own = |name: &str| {
+                let weights = &self.program.weights;
+                weights.find(name).and_then(|id| weights.get(id)).map(|w| w.tensor.clone())
+            };
+            let Some(mut tensor) = (match part {
+                Part::QueryKeyValue if own(&parts[0]).is_some() => Some(joined(&parts, &own)?),
+                _ => own(&name),
+            }) else {
+                continue;
+            };
+            if form.interleaved && matches!(part, Part::Query | Part::Key) {
+                tensor = turned(&tensor, planned.dims().head_dim)?;
+            }
+            if tensor.shape().len() == 1 || part == Part::Positions {
+                let values = floats(&tensor)?;
+                tensor = Tensor::from_slice(tensor.shape(), &values)
+                    .map_err(|e| Error::bug(e.to_string()))?;
+            }
+            let suffix = name.rsplit('.').next().unwrap_or_default();
+            let mut to = format!("{}.{suffix}", part.gguf_name());
+            if let Some(layer) = layer {
+                to = to.replace('#', &layer.to_string());
+            }
+            tensors.push((to, tensor));
+        }
+        Ok(tensors)
+    }
+}
+
+/// Rows, or elements of a bias, in the order for a rotation of neighbours.
+fn turned(tensor: &Tensor, head: usize) -> Result<Tensor> {
+    let rows = tensor.shape()[0];
+    let row = tensor.bytes().len() / rows.max(1);
+    let mut bytes = Vec::with_capacity(tensor.bytes().len());
+    for i in 0..rows {
+        bytes.extend_from_slice(&tensor.bytes()[row_of_halves(i, head) * row..][..row]);
+    }
+    Tensor::new(tensor.dtype(), tensor.shape(), tensor::Bytes::copy_from(&bytes))
+        .map_err(|e| Error::bug(e.to_string()))
+}

@@ -1,0 +1,116 @@
+//! Models of Hugging Face's form as GGUF files: the same logits, and llama.cpp's own metadata.
+
+use std::fs;
+
+use import::Gguf;
+use rigel_llm::{Model, Tokenizer, initialise};
+use serde_json::json;
+
+use crate::common::{Golden, check, golden_dir, write_hf};
+
+/// A byte-level BPE of 90 pieces, 4 of them by merges and one a control token.
+fn small_tokenizer() -> serde_json::Value {
+    let letters = ('!'..='~').take(85).map(|c| c.to_string());
+    let merged = ["th", "the", "an", "and"].map(str::to_owned);
+    let pieces = letters.chain(merged).enumerate();
+    let vocab: serde_json::Map<String, serde_json::Value> =
+        pieces.map(|(id, piece)| (piece, id.into())).collect();
+    json!({
+        "version": "1.0",
+        "added_tokens": [{
+            "id": 89, "content": "<|endoftext|>", "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false, "special": true,
+        }],
+        "normalizer": null,
+        "pre_tokenizer": {
+            "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true,
+        },
+        "post_processor": null,
+        "decoder": {
+            "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true,
+        },
+        "model": {
+            "type": "BPE", "vocab": vocab,
+            "merges": ["t h", "th e", "a n", "an d"],
+        },
+    })
+}
+
+#[test]
+fn logits_stay() {
+    for name in ["gpt2", "llama", "mistral", "qwen2", "qwen3"] {
+        let golden = Golden::open(name);
+        let dir = tempfile::tempdir().unwrap();
+        let config = fs::read_to_string(golden_dir(name).join("config.json")).unwrap();
+        write_hf(dir.path(), &config, &golden.weights());
+        fs::write(dir.path().join("tokenizer.json"), small_tokenizer().to_string()).unwrap();
+        let model = Model::load(dir.path()).unwrap();
+        let tokenizer = model.tokenizer(None).unwrap();
+        let to = dir.path().join("model.gguf");
+        model.write_gguf(&tokenizer, &to).unwrap_or_else(|e| panic!("{name}: {e}"));
+        check(&golden, &to, name);
+        let written = Tokenizer::from_file(&to).unwrap();
+        assert_eq!(written.vocab_size(), 96);
+        let text = "the<|endoftext|>andthat";
+        let ids = written.encode_with_control(text, false).unwrap();
+        assert_eq!(ids, tokenizer.encode_with_control(text, false).unwrap(), "{name}");
+        assert!(ids.contains(&89) && ids.len() < text.len());
+    }
+}
+
+#[test]
+fn what_has_no_form_is_refused() {
+    for (name, words) in [
+        ("gemma3", "gemma3 models are not written as GGUF"),
+        ("llama3_rope", "rope_"),
+        ("llama", "way of cutting text into words has no form"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let config = fs::read_to_string(golden_dir(name).join("config.json")).unwrap();
+        write_hf(dir.path(), &config, &Golden::open(name).weights());
+        let mut tokenizer = small_tokenizer();
+        tokenizer["pre_tokenizer"]["use_regex"] = (name != "llama").into();
+        fs::write(dir.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+        let model = Model::load(dir.path()).unwrap();
+        let to = dir.path().join("model.gguf");
+        let error = model.write_gguf(&model.tokenizer(None).unwrap(), &to).unwrap_err();
+        assert!(error.to_string().contains(words), "{error}");
+        assert!(!to.exists());
+    }
+}
+
+/// SmolLM2's tokenizer.json becomes what llama.cpp's converter made of it.
+#[test]
+fn a_tokenizer_is_that_of_llama_cpp() {
+    let real = crate::real::fixture("SmolLM2-135M-Instruct.Q4_1.gguf");
+    let real = Gguf::open(real).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let tokenizer = testkit::shared_dir().join("models/smollm2_tokenizer.json");
+    fs::copy(tokenizer, dir.path().join("tokenizer.json")).unwrap();
+    let config = json!({
+        "model_type": "llama", "hidden_size": 8, "num_attention_heads": 1, "num_hidden_layers": 1,
+        "intermediate_size": 8, "vocab_size": 49152, "max_position_embeddings": 8,
+        "tie_word_embeddings": true,
+    });
+    fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+    let model = dir.path().join("model");
+    initialise(dir.path(), 0, &model).unwrap();
+    let model = Model::load(model).unwrap();
+    let to = dir.path().join("model.gguf");
+    model.write_gguf(&model.tokenizer(None).unwrap(), &to).unwrap();
+    let written = Gguf::open(&to).unwrap();
+    let strings = |gguf: &Gguf, key: &str| -> Vec<String> {
+        let found: Vec<&str> = gguf.metadata().get(&format!("tokenizer.ggml.{key}")).unwrap();
+        found.into_iter().map(str::to_owned).collect()
+    };
+    for key in ["tokens", "merges"] {
+        assert!(strings(&written, key) == strings(&real, key), "{key}");
+    }
+    let [ours, theirs] = [&written, &real].map(|gguf| {
+        let text =
+            |key: &str| gguf.metadata().get::<&str>(&format!("tokenizer.ggml.{key}")).unwrap();
+        let types: Vec<i32> = gguf.metadata().get("tokenizer.ggml.token_type").unwrap();
+        (text("model").to_owned(), text("pre").to_owned(), types)
+    });
+    assert_eq!(ours, theirs);
+}
