@@ -6,6 +6,7 @@
 //! and used again; caches stay on the engine between calls.
 
 mod backend;
+mod constants;
 mod executable;
 mod packing;
 mod programs;
@@ -13,6 +14,7 @@ mod selftest;
 mod stats;
 
 pub use backend::{AneBackend, AneRunnable, Options};
+pub use constants::ConstantInputs;
 pub use programs::{Exhausted, Update};
 pub use selftest::{SelfTest, self_test};
 pub use stats::Stats;

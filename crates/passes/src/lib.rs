@@ -7,6 +7,7 @@
 
 mod affine;
 pub mod ane;
+mod bind;
 mod cast_fusion;
 mod const_dedup;
 mod cse;
@@ -34,6 +35,7 @@ mod transpose_sinking;
 
 use mil::Program;
 
+pub use bind::bind_inputs;
 pub use driver::{PassStats, run, with_requirements};
 pub use error::{PassError, Result};
 

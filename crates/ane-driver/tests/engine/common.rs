@@ -117,3 +117,13 @@ pub(crate) const PROMPT: [u32; 5] = [1, 403, 407, 261, 378];
 pub(crate) fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max)
 }
+
+/// Sets a switch of a chip, known or not.
+macro_rules! switch {
+    ($chip:expr, $name:ident, $value:expr) => {
+        if let Some(fact) = $chip.switches.$name.take() {
+            $chip.switches.$name = Some(fact.with($value));
+        }
+    };
+}
+pub(crate) use switch;

@@ -10,16 +10,7 @@ use exec::port::Port;
 use passes::ane::Variable;
 use rigel_ane_driver::{AneBackend, Options, Update, self_test};
 
-use crate::common::{PROMPT, Setup, greedy, session, stories};
-
-/// Sets a switch of a chip, known or not.
-macro_rules! switch {
-    ($chip:expr, $name:ident, $value:expr) => {
-        if let Some(fact) = $chip.switches.$name.take() {
-            $chip.switches.$name = Some(fact.with($value));
-        }
-    };
-}
+use crate::common::{PROMPT, Setup, greedy, session, stories, switch};
 
 #[test]
 fn every_chip_and_switch_gives_the_same_tokens() {

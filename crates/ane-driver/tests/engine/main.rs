@@ -8,4 +8,5 @@ mod machines;
 mod peft;
 mod plain;
 mod stories;
+mod training;
 mod updates;
