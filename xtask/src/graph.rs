@@ -43,6 +43,11 @@ const TABLE: &[Row] = &[
     },
     row("hub", &[]),
     row("analysis", &["mil", "exec", "ane-model", "tensor"]),
+    Row {
+        name: "train",
+        may_use: &["mil", "exec", "kernels", "import", "passes", "analysis", "tensor"],
+        tests_may_use: &["cpu", "llm"],
+    },
     row(
         "cli",
         &[
@@ -56,6 +61,7 @@ const TABLE: &[Row] = &[
             "export",
             "hub",
             "analysis",
+            "train",
             "ane-model",
             "ane-emu",
             "ane-driver",

@@ -60,6 +60,14 @@ pub fn scale_in_place(pool: &Pool, x: &mut [f32], factor: f32) {
     });
 }
 
+/// `a += factor * b`.
+///
+/// # Panics
+/// When lengths differ.
+pub fn add_scaled_in_place(pool: &Pool, a: &mut [f32], b: &[f32], factor: f32) {
+    zip(pool, a, b, |a, b| a + factor * b);
+}
+
 /// `a = f(a, b)`.
 fn zip(pool: &Pool, a: &mut [f32], b: &[f32], f: impl Fn(f32, f32) -> f32 + Copy + Sync) {
     assert_eq!(a.len(), b.len(), "lengths differ");

@@ -28,6 +28,7 @@ mod isa;
 mod math;
 mod matmul;
 mod norm;
+mod optimizer;
 mod pool;
 mod rope;
 mod scratch;
@@ -38,10 +39,13 @@ pub use attention::{Attention, Cache, CacheMut, attention, store_cache};
 pub use columns::matmul_columns;
 pub use conv::{Axis, Conv, Pooling, conv, pool_windows};
 pub use convert::{decode, gather, narrow, widen};
-pub use elementwise::{add, add_in_place, argmax, mul, mul_in_place, scale, scale_in_place};
+pub use elementwise::{
+    add, add_in_place, add_scaled_in_place, argmax, mul, mul_in_place, scale, scale_in_place,
+};
 pub use error::KernelError;
 pub use isa::Isa;
 pub use matmul::{Linear, Matrix, matmul, matmul_many};
 pub use norm::{layer_norm, rms_norm, softmax};
+pub use optimizer::{Adamw, Sgd, adamw, sgd, sum_of_squares};
 pub use pool::Pool;
 pub use rope::{Pairing, Rope, rope, rope_in_place};

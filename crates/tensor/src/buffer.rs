@@ -140,6 +140,29 @@ impl Bytes {
         Some(Bytes { owner: self.owner.clone(), range: start..start + range.len() })
     }
 
+    /// The bytes, to change. They are copied first if anything else refers to their memory or it is a file's,
+    /// so that other holders keep what they saw.
+    pub fn make_mut(&mut self) -> &mut [u8] {
+        let own = match &mut self.owner {
+            Owner::Small(small) => Arc::get_mut(small).is_some(),
+            Owner::Buf(buf) => Arc::get_mut(buf).is_some(),
+            Owner::Map(_) => false,
+        };
+        if !own {
+            *self = Bytes::copy_from(self);
+        }
+        let range = self.range.clone();
+        let bytes: Option<&mut [u8]> = match &mut self.owner {
+            Owner::Small(small) => Arc::get_mut(small).map(|small| &mut small.0[range]),
+            Owner::Buf(buf) => Arc::get_mut(buf).map(|buf| &mut buf[range]),
+            Owner::Map(_) => None,
+        };
+        match bytes {
+            Some(bytes) => bytes,
+            None => unreachable!("what was copied has one owner"),
+        }
+    }
+
     /// Whether the bytes are a window of a mapped file.
     pub fn is_mapped(&self) -> bool {
         matches!(self.owner, Owner::Map(_))

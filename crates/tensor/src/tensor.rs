@@ -134,6 +134,22 @@ impl Tensor {
         bytemuck::try_cast_slice(&self.data).map_err(|_| TensorError::Misaligned(self.dtype))
     }
 
+    /// The elements as `T`, to change; copied first if they are shared, or lie where `T` cannot be read.
+    ///
+    /// # Errors
+    /// When the type differs.
+    pub fn make_mut<T: Element>(&mut self) -> Result<&mut [T], TensorError> {
+        if T::DTYPE != self.dtype {
+            return Err(TensorError::WrongType { actual: self.dtype, asked: T::DTYPE });
+        }
+        if bytemuck::try_cast_slice::<u8, T>(&self.data).is_err() {
+            self.data = Bytes::copy_from(&self.data);
+        }
+        let dtype = self.dtype;
+        bytemuck::try_cast_slice_mut(self.data.make_mut())
+            .map_err(|_| TensorError::Misaligned(dtype))
+    }
+
     /// The same data under another shape of equally many elements.
     ///
     /// # Errors
@@ -163,5 +179,29 @@ mod tests {
         assert!(matches!(Tensor::zeros(DType::U8, &[1 << 50]), Err(TensorError::BadShape { .. })));
         // 64 elements are whole Q4_1 blocks in number, but not row by row.
         assert!(matches!(Tensor::zeros(DType::Q4_1, &[4, 16]), Err(TensorError::BadShape { .. })));
+    }
+
+    /// Small tensors, large ones and windows of others are changed alone, and in place where they can be.
+    #[test]
+    fn changes_are_the_owners_alone() {
+        for len in [4usize, 400] {
+            let mut t = Tensor::from_slice(&[len], &vec![1f32; len]).unwrap();
+            let at = t.bytes().as_ptr();
+            t.make_mut::<f32>().unwrap()[0] = 2.0;
+            assert_eq!(t.bytes().as_ptr(), at, "in place");
+            let other = t.clone();
+            t.make_mut::<f32>().unwrap()[1] = 3.0;
+            assert_eq!(&other.as_slice::<f32>().unwrap()[..2], [2.0, 1.0]);
+            assert_eq!(&t.as_slice::<f32>().unwrap()[..2], [2.0, 3.0]);
+            let bytes = t.bytes().slice(2..10).unwrap();
+            drop((t, other));
+            let mut window = Tensor::new(DType::F32, &[2], bytes.clone()).unwrap();
+            drop(bytes);
+            let before = window.bytes().to_vec();
+            window.make_mut::<f32>().unwrap()[1] = 5.0;
+            assert_eq!(window.bytes()[..4], before[..4], "misaligned");
+            assert_eq!(window.as_slice::<f32>().unwrap()[1], 5.0);
+            assert!(matches!(window.make_mut::<i32>(), Err(TensorError::WrongType { .. })));
+        }
     }
 }

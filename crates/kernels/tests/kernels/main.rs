@@ -5,4 +5,5 @@ mod attention;
 mod common;
 mod conv;
 mod matmul;
+mod optimizer;
 mod rows;

@@ -1,0 +1,33 @@
+//! Training: data, optimisers, schedules, checkpoints, the loop, metrics and their curves.
+//!
+//! A [`Trainer`] owns the parameters of a differentiated program ([`passes::grad::Gradients`]) and runs it on any
+//! [`exec::Backend`]: it takes batches from a [`BatchSource`] (usually a [`data::Loader`]), updates the parameters
+//! in place, evaluates, writes checkpoints and tells an [`Observer`] what happens. It knows neither a model nor
+//! a device; what of them it needs (names of inputs, a tokenizer, a chat template) is handed in.
+//!
+//! A run is a function of its configuration, data and initial parameters, to the bit: nothing depends on
+//! time or the number of threads, and a checkpoint holds all that the rest of the run depends on.
+
+mod batch;
+pub mod checkpoint;
+pub mod data;
+mod error;
+mod gradient;
+mod loss_scale;
+pub mod metrics;
+mod nonfinite;
+pub mod optimizer;
+mod parameters;
+pub mod plot;
+mod schedule;
+mod trainer;
+
+pub use batch::{Batch, BatchSource};
+pub use checkpoint::Checkpoint;
+pub use error::{Result, TrainError};
+pub use loss_scale::{LossScale, LossScaling};
+pub use optimizer::{OptimizerConfig, Rule};
+pub use schedule::{Decay, Schedule};
+pub use trainer::{
+    Checkpoints, Config, EarlyStop, End, Evaluation, Observer, Progress, Silent, Step, Trainer,
+};

@@ -1,0 +1,95 @@
+//! Measurements as JSON lines, one for each step and evaluation.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Evaluation, Observer, Result, Step, TrainError};
+
+/// One line.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Record {
+    /// A step.
+    Step(Step),
+    /// An evaluation.
+    Evaluation(Evaluation),
+}
+
+impl Record {
+    fn step(&self) -> u64 {
+        match self {
+            Record::Step(s) => s.step,
+            Record::Evaluation(e) => e.step,
+        }
+    }
+}
+
+/// The records in `path`. A last line that was cut off, as by a killed process, is left out.
+///
+/// # Errors
+/// When the file cannot be read or another line is no record.
+pub fn read(path: &Path) -> Result<Vec<Record>> {
+    let text = fs::read_to_string(path).map_err(TrainError::io(path, "read"))?;
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let record = |(i, line): (usize, &str)| {
+        serde_json::from_str(line)
+            .map_err(|e| TrainError::file(path, format!("line {}: {e}", i + 1)))
+    };
+    whole.lines().enumerate().map(record).collect()
+}
+
+/// Writes each record when it comes.
+pub struct JsonLines {
+    path: PathBuf,
+    file: File,
+}
+
+impl JsonLines {
+    /// Goes on with the file at `path` behind step `done`: what a broken run wrote of later steps is
+    /// removed. With 0, it begins anew.
+    ///
+    /// # Errors
+    /// When the file cannot be read or written.
+    pub fn open(path: &Path, done: u64) -> Result<Self> {
+        let failed = |doing| TrainError::io(path, doing);
+        let mut lines = Vec::new();
+        if done > 0 && path.exists() {
+            for record in read(path)?.iter().filter(|r| r.step() <= done) {
+                line(record, path, &mut lines)?;
+            }
+        }
+        let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut kept = tempfile::NamedTempFile::new_in(dir).map_err(failed("write"))?;
+        kept.write_all(&lines).map_err(failed("write"))?;
+        kept.persist(path).map_err(|e| e.error).map_err(failed("write"))?;
+        let file = OpenOptions::new().append(true).open(path).map_err(failed("open"))?;
+        Ok(JsonLines { path: path.to_owned(), file })
+    }
+
+    fn write(&mut self, record: &Record) -> Result<()> {
+        let mut bytes = Vec::new();
+        line(record, &self.path, &mut bytes)?;
+        self.file.write_all(&bytes).map_err(TrainError::io(&self.path, "write"))
+    }
+}
+
+fn line(record: &Record, path: &Path, out: &mut Vec<u8>) -> Result<()> {
+    serde_json::to_writer(&mut *out, record).map_err(|e| TrainError::file(path, e.to_string()))?;
+    out.push(b'\n');
+    Ok(())
+}
+
+impl Observer for JsonLines {
+    fn step(&mut self, step: &Step) -> Result<ControlFlow<()>> {
+        self.write(&Record::Step(step.clone()))?;
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn evaluated(&mut self, evaluation: &Evaluation) -> Result<()> {
+        self.write(&Record::Evaluation(*evaluation))
+    }
+}

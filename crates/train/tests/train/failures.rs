@@ -1,0 +1,225 @@
+//! Numbers that are not finite, loss scaling, and runs that end early.
+
+use std::ops::ControlFlow;
+
+use cpu::CpuBackend;
+use exec::Tensors;
+use mil::eval::Arithmetic;
+use rigel_train::{
+    BatchSource, Checkpoints, Config, EarlyStop, End, Evaluation, LossScaling, Observer, Result,
+    Step, TrainError, Trainer, checkpoint,
+};
+use tensor::DType;
+use testkit::InterpreterBackend;
+
+use crate::common::{ADAMW, Cycle, SGD, as_type, config, gradients, linear, loader, model, slope};
+
+fn interpreter() -> InterpreterBackend {
+    InterpreterBackend::new(Arithmetic::F32)
+}
+
+fn weights(trainer: &Trainer) -> Vec<f32> {
+    trainer.parameters().flat_map(|(_, t)| t.as_slice::<f32>().unwrap().to_vec()).collect()
+}
+
+/// A step that would make weights infinite leaves them, and the last checkpoint, as they are.
+#[test]
+fn nan_stops_the_run_and_keeps_the_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let checkpoints = Checkpoints {
+        dir: dir.path().join("checkpoints"),
+        every: Some(1),
+        keep: 2,
+        settings: serde_json::Value::Null,
+    };
+    let good = slope(&[0.5; 1000]);
+    let mut bad = vec![0.5; 1000];
+    bad[17] = f32::NAN;
+    let mut data = Cycle::new(vec![good.clone(), good.clone(), slope(&bad)]);
+    let config = config(ADAMW, 0.0, 0.1, 10);
+    let mut trainer = Trainer::new(&interpreter(), linear(DType::F32, false), config, 1).unwrap();
+    let error = trainer.run(&mut data, None, Some(&checkpoints), &mut rigel_train::Silent);
+    let error = error.unwrap_err();
+    let TrainError::NotFinite { step, what, .. } = &error else { panic!("{error}") };
+    assert_eq!((*step, what.as_str()), (3, "the loss is NaN"));
+    assert_eq!(trainer.progress().step, 2);
+    let last = checkpoint::latest(&checkpoints.dir).unwrap().unwrap();
+    assert_eq!(last.saved.progress.step, 2);
+    assert_eq!(last.weights["weight"].as_slice::<f32>().unwrap(), weights(&trainer));
+}
+
+/// The operation is named: here a product of finite numbers that is too large.
+#[test]
+fn the_operation_is_named() {
+    let mut data = Cycle::new(vec![slope(&[3e38; 1000])]);
+    let config = config(SGD, 0.0, 1.0, 10);
+    let mut trainer =
+        Trainer::new(&interpreter(), linear(DType::F32, false), config.clone(), 1).unwrap();
+    let before = weights(&trainer);
+    let error = trainer.step(&mut data).unwrap_err().to_string();
+    assert!(error.starts_with("step 1: the loss is "), "{error}");
+    assert!(error.contains("first made by") && error.contains("reduce_sum"), "{error}");
+    assert_eq!(weights(&trainer), before);
+
+    // Finite gradients whose squares are not.
+    let mut data = Cycle::new(vec![slope(&[1e30; 1000])]);
+    let mut trainer = Trainer::new(&interpreter(), linear(DType::F32, false), config, 1).unwrap();
+    let error = trainer.step(&mut data).unwrap_err().to_string();
+    assert_eq!(error, "step 1: the gradient of weight is not finite");
+}
+
+/// Weights that a step made infinite are not saved.
+#[test]
+fn infinite_weights_are_not_saved() {
+    let dir = tempfile::tempdir().unwrap();
+    let checkpoints = Checkpoints {
+        dir: dir.path().to_owned(),
+        every: Some(1),
+        keep: 2,
+        settings: serde_json::Value::Null,
+    };
+    let mut data = Cycle::new(vec![slope(&[1e10; 1000])]);
+    let config = config(SGD, 0.0, 1e30, 10);
+    let mut trainer = Trainer::new(&interpreter(), linear(DType::F32, false), config, 1).unwrap();
+    let error = trainer.run(&mut data, None, Some(&checkpoints), &mut rigel_train::Silent);
+    let error = error.unwrap_err().to_string();
+    assert_eq!(error, "step 1: weight is not finite; it is not saved");
+    assert!(checkpoint::latest(dir.path()).unwrap().is_none());
+}
+
+/// The scale falls until gradients in half precision are finite, and rises again; it changes nothing else.
+#[test]
+fn loss_scaling() {
+    let scaling = LossScaling { initial: 65536.0, interval: 2, ..LossScaling::default() };
+    let scaled = |scaling| Config { loss_scaling: Some(scaling), ..config(SGD, 0.0, 0.1, 10) };
+    let mut batch = slope(&[2.0; 1000]);
+    batch.inputs.insert("slope".to_owned(), as_type(DType::F16, &[2.0; 1000]));
+    let fp16 = InterpreterBackend::new(Arithmetic::Fp16);
+    let run = |config: Config, with: bool| {
+        let gradients = linear(DType::F16, with);
+        let mut trainer = Trainer::new(&fp16, gradients, config, 1).unwrap();
+        let mut data = Cycle::new(vec![batch.clone()]);
+        let steps: Vec<Step> = (0..5).map(|_| trainer.step(&mut data).unwrap()).collect();
+        (steps, weights(&trainer), data.next)
+    };
+    let (steps, with, batches) = run(scaled(scaling), true);
+    let scales: Vec<f32> = steps.iter().map(|s| s.loss_scale.unwrap()).collect();
+    // 2 * 32768 is infinite in half precision.
+    assert_eq!(scales, [16384.0, 16384.0, 16384.0, 16384.0, 16384.0]);
+    assert_eq!(batches, 5, "no batch is lost");
+    assert_eq!(with, run(config(SGD, 0.0, 0.1, 10), false).1);
+
+    let hopeless = LossScaling { min: 32768.0, ..scaling };
+    let gradients = linear(DType::F16, true);
+    let mut trainer = Trainer::new(&fp16, gradients, scaled(hopeless), 1).unwrap();
+    let error = trainer.step(&mut Cycle::new(vec![batch])).unwrap_err().to_string();
+    assert!(error.starts_with("step 1: the gradient of weight is not finite"), "{error}");
+}
+
+/// Several batches count by their targets, as one batch of all of them would.
+#[test]
+fn accumulation_weighs_by_targets() {
+    let mut batches = [slope(&[1.0; 1000]), slope(&[4.0; 1000])];
+    batches[1].targets = 2;
+    let accumulate = Config { accumulation: 2, ..config(SGD, 0.0, 1.0, 10) };
+    let gradients = || linear(DType::F32, false);
+    let mut two = Trainer::new(&interpreter(), gradients(), accumulate, 1).unwrap();
+    two.step(&mut Cycle::new(batches.to_vec())).unwrap();
+    let one = config(SGD, 0.0, 1.0, 10);
+    let mut one = Trainer::new(&interpreter(), gradients(), one, 1).unwrap();
+    one.step(&mut Cycle::new(vec![slope(&[3.0; 1000])])).unwrap();
+    assert_eq!(weights(&two), weights(&one));
+    assert_eq!(two.progress().tokens, 2);
+}
+
+#[derive(Default)]
+struct Watcher {
+    evaluations: Vec<Evaluation>,
+    steps: u64,
+    stop_at: Option<u64>,
+}
+
+impl Observer for Watcher {
+    fn step(&mut self, step: &Step) -> Result<ControlFlow<()>> {
+        self.steps = step.step;
+        let stop = self.stop_at == Some(step.step);
+        Ok(if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    }
+
+    fn evaluated(&mut self, evaluation: &Evaluation) -> Result<()> {
+        self.evaluations.push(*evaluation);
+        Ok(())
+    }
+}
+
+/// On random ids there is nothing to learn but the ids of the training part.
+#[test]
+fn evaluation_and_early_stop() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config {
+        evaluate_every: Some(2),
+        early_stop: Some(EarlyStop { patience: 1, min_improvement: 0.0 }),
+        ..config(ADAMW, 0.0, 0.02, 400)
+    };
+    let gradients = gradients(&model("llama"), true);
+    let backend = CpuBackend::new(2);
+    let (data, held_out) = crate::common::dataset(dir.path(), 40).split(0.2).unwrap();
+    let packing = crate::common::packing(1);
+    let mut data = rigel_train::data::Loader::new(data, packing.clone()).unwrap();
+    let packing = rigel_train::data::Packing { seed: None, ..packing };
+    let mut held_out = rigel_train::data::Loader::held_out(held_out, packing).unwrap();
+    let mut trainer = Trainer::new(&backend, gradients, config, 2).unwrap();
+    let first = trainer.evaluate(&mut held_out).unwrap();
+    let second = trainer.evaluate(&mut held_out).unwrap();
+    assert_eq!((first.loss, first.targets), (second.loss, second.targets));
+    let mut watcher = Watcher::default();
+    let end = trainer.run(&mut data, Some(&mut held_out), None, &mut watcher).unwrap();
+    assert_eq!(end, End::NoImprovement);
+    let losses: Vec<f64> = watcher.evaluations.iter().map(|e| e.loss).collect();
+    let (best, last) = losses.split_at(losses.len() - 2);
+    let least = best.iter().copied().fold(f64::INFINITY, f64::min);
+    assert!(last.iter().all(|&l| l >= least) && best.last() == Some(&least), "{losses:?}");
+    assert_eq!(trainer.progress().best.unwrap().1, least);
+}
+
+/// Ctrl-C in other words: the run ends with a checkpoint.
+#[test]
+fn an_observer_ends_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let gradients = gradients(&model("llama"), true);
+    let config = config(ADAMW, 0.0, 0.01, 10);
+    let mut trainer = Trainer::new(&CpuBackend::new(1), gradients, config, 1).unwrap();
+    let mut watcher = Watcher { stop_at: Some(3), ..Watcher::default() };
+    let checkpoints = Checkpoints {
+        dir: dir.path().join("checkpoints"),
+        every: None,
+        keep: 1,
+        settings: serde_json::Value::Null,
+    };
+    let mut data = loader(dir.path());
+    let end = trainer.run(&mut data, None, Some(&checkpoints), &mut watcher).unwrap();
+    assert_eq!((end, watcher.steps), (End::Stopped, 3));
+    let last = checkpoint::latest(&checkpoints.dir).unwrap().unwrap();
+    assert_eq!(last.saved.position, data.position());
+}
+
+/// What cannot be trained is said before anything runs.
+#[test]
+fn configurations_that_do_not_fit() {
+    let new = |config: Config, scaled| {
+        let trainer = Trainer::new(&interpreter(), linear(DType::F32, scaled), config, 1);
+        trainer.err().map_or_else(String::new, |e| e.to_string())
+    };
+    let good = config(ADAMW, 0.0, 0.1, 1);
+    assert_eq!(new(good.clone(), false), "");
+    assert!(new(good.clone(), true).contains("loss scaling"));
+    let scaled = Config { loss_scaling: Some(LossScaling::default()), ..good.clone() };
+    assert!(new(scaled, false).contains("loss scaling"));
+    assert!(new(Config { accumulation: 0, ..good.clone() }, false).contains("at least one batch"));
+    assert!(new(config(ADAMW, -1.0, 0.1, 1), false).contains("out of range"));
+    let mut trainer = Trainer::new(&interpreter(), linear(DType::F32, false), good, 1).unwrap();
+    let mut batch = slope(&[1.0; 1000]);
+    batch.inputs = Tensors::new();
+    let error = trainer.step(&mut Cycle::new(vec![batch])).unwrap_err().to_string();
+    assert!(error.contains("slope"), "{error}");
+}

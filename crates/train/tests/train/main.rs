@@ -1,0 +1,10 @@
+//! Training against PyTorch, resuming, data, metrics.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod checkpoints;
+mod common;
+mod failures;
+mod packing;
+mod pytorch;
+mod records;
+mod tokenizing;

@@ -1,0 +1,241 @@
+//! What packing must keep, whatever the documents.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use llm::interface;
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+use rigel_train::data::{Dataset, Loader, Packing, Position, TokenFile, TokenWriter};
+use rigel_train::{Batch, BatchSource};
+
+use crate::common::names;
+
+/// Documents as ids and flags, the first of which never counts.
+type Documents = Vec<Vec<(u32, bool)>>;
+
+/// Ids that are all different, so that a pair of neighbours tells where it is.
+fn documents(mask: bool) -> impl Strategy<Value = Documents> {
+    let flag = if mask { any::<bool>().boxed() } else { Just(true).boxed() };
+    let lengths = prop::collection::vec(prop::collection::vec(flag, 1..40), 1..30);
+    lengths.prop_map(|documents| {
+        let mut next = 0;
+        let mut id = || {
+            next += 1;
+            70_000 + next
+        };
+        documents.into_iter().map(|d| d.into_iter().map(|f| (id(), f)).collect()).collect()
+    })
+}
+
+const VOCAB: usize = 151_936;
+
+/// Writes the documents to files of a few tokens each.
+fn write(dir: &Path, documents: &Documents) -> Dataset {
+    let mut writer = TokenWriter::new(&dir.join("part.bin"), VOCAB, Some(50)).unwrap();
+    for document in documents {
+        let (ids, counts): (Vec<u32>, Vec<bool>) = document.iter().copied().unzip();
+        writer.document(&ids, Some(&counts)).unwrap();
+    }
+    writer.finish().unwrap();
+    Dataset::open(&[dir.to_owned()], VOCAB).unwrap()
+}
+
+fn packing(tokens: usize, seed: Option<u64>) -> Packing {
+    Packing { sequences: 3, tokens, seed, rank: (0, 1), names: names(true) }
+}
+
+fn rows(batch: &Batch, name: &str) -> Vec<i32> {
+    batch.inputs[name].as_slice::<i32>().unwrap().to_vec()
+}
+
+/// Input and target of each row that counts, with how many ids before it in its document it sees.
+fn seen(batch: &Batch, tokens: usize) -> Vec<(i32, i32, usize)> {
+    let [ids, targets, segments] =
+        [interface::IDS, interface::TARGETS, interface::SEGMENTS].map(|name| rows(batch, name));
+    let mut found = Vec::new();
+    // Padding is 0, which is no id of the documents.
+    for (i, (&id, &target)) in ids.iter().zip(&targets).enumerate().filter(|(_, (id, _))| **id > 0)
+    {
+        let start = i - i % tokens;
+        let before = (start..i).filter(|&j| segments[j] == segments[i]);
+        let context = before.clone().count();
+        // What a row sees are the ids right before it in the document.
+        for (back, j) in before.rev().enumerate() {
+            assert_eq!(ids[j], id - back as i32 - 1, "another document is seen");
+        }
+        if target >= 0 {
+            found.push((id, target, context));
+        }
+    }
+    found
+}
+
+/// All pairs of one epoch that must be predicted.
+fn pairs(documents: &Documents) -> Vec<(i32, i32)> {
+    let windows = documents.iter().flat_map(|d| d.windows(2));
+    let counted = windows.filter(|w| w[1].1);
+    counted.map(|w| (w[0].0 as i32, w[1].0 as i32)).collect()
+}
+
+fn check(documents: &Documents, tokens: usize, seed: Option<u64>) -> Result<(), TestCaseError> {
+    let dir = tempfile::tempdir().unwrap();
+    let data = write(dir.path(), documents);
+    let expected = pairs(documents);
+    let loader = Loader::held_out(data.clone(), packing(tokens, seed));
+    let Ok(mut loader) = loader else {
+        prop_assert!(expected.is_empty(), "refused");
+        return Ok(());
+    };
+    let mut found = Vec::new();
+    while let Some(batch) = loader.next_batch().unwrap() {
+        let seen = seen(&batch, tokens);
+        prop_assert!(seen.len() == batch.targets && batch.targets > 0);
+        found.extend(seen);
+    }
+    let mut once: Vec<(i32, i32)> = found.iter().map(|f| (f.0, f.1)).collect();
+    once.sort_unstable();
+    prop_assert_eq!(&once, &expected, "every target once");
+    // A document that fits is never cut: each row sees all before it.
+    let mut at = BTreeMap::new();
+    for document in documents.iter().filter(|d| d.len() <= tokens + 1) {
+        at.extend(document.iter().enumerate().map(|(i, (id, _))| (*id as i32, i)));
+    }
+    for (id, _, context) in &found {
+        prop_assert!(at.get(id).is_none_or(|i| i == context), "cut");
+    }
+    prop_assert!(loader.next_batch().unwrap().is_some(), "another pass");
+    resumes(&data, tokens, seed)
+}
+
+/// From any position, the batches are those that came after it.
+fn resumes(data: &Dataset, tokens: usize, seed: Option<u64>) -> Result<(), TestCaseError> {
+    let new = |seed| Loader::new(data.clone(), packing(tokens, seed)).unwrap();
+    let mut loader = new(seed);
+    let mut history: Vec<(Position, Batch)> = Vec::new();
+    for _ in 0..12 {
+        let position = loader.position();
+        history.push((position, loader.next_batch().unwrap().unwrap()));
+    }
+    for (i, (position, _)) in history.iter().enumerate() {
+        let text = serde_json::to_string(position).unwrap();
+        let mut resumed = new(seed);
+        resumed.seek(&serde_json::from_str(&text).unwrap()).unwrap();
+        for (_, batch) in history[i..].iter().take(3) {
+            let found = resumed.next_batch().unwrap().unwrap();
+            for name in [interface::IDS, interface::TARGETS, interface::SEGMENTS] {
+                prop_assert_eq!(rows(&found, name), rows(batch, name));
+            }
+        }
+    }
+    let error = new(Some(99)).seek(&history[0].0).unwrap_err().to_string();
+    prop_assert!(error.contains("another seed"), "{}", error);
+    // The shares of two processes are one's batch.
+    let half = |rank| Packing { sequences: 3, rank: (rank, 2), ..packing(tokens, seed) };
+    let mut halves = [0, 1].map(|rank| Loader::new(data.clone(), half(rank)).unwrap());
+    let whole = Packing { sequences: 6, ..packing(tokens, seed) };
+    let mut whole = Loader::new(data.clone(), whole).unwrap();
+    for _ in 0..3 {
+        let [a, b] = halves.each_mut().map(|l| l.next_batch().unwrap().unwrap());
+        let whole = whole.next_batch().unwrap().unwrap();
+        let joined = [rows(&a, interface::IDS), rows(&b, interface::IDS)].concat();
+        prop_assert_eq!(joined, rows(&whole, interface::IDS));
+    }
+    prop_assert_eq!(halves[0].position(), halves[1].position());
+    prop_assert_eq!(halves[0].position(), whole.position());
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn shuffled(documents in documents(false), tokens in 1usize..24, seed: u64) {
+        check(&documents, tokens, Some(seed))?;
+    }
+
+    #[test]
+    fn in_order_and_masked(documents in documents(true), tokens in 1usize..24) {
+        check(&documents, tokens, None)?;
+    }
+
+    #[test]
+    fn files_hold_what_was_written(documents in documents(true)) {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), &documents);
+        let mut paths: Vec<_> = dir.path().read_dir().unwrap().map(|e| e.unwrap().path()).collect();
+        paths.sort();
+        let mut found = Documents::new();
+        for path in paths {
+            let file = TokenFile::open(&path).unwrap();
+            let document = |i| file.document(i).map(|t| (file.id(t).unwrap(), file.counts(t)));
+            found.extend((0..file.documents()).map(|i| document(i).collect::<Vec<_>>()));
+        }
+        prop_assert_eq!(found, documents);
+    }
+
+    #[test]
+    fn split_parts_are_all(documents in documents(false), part in 0.05f64..0.95) {
+        let dir = tempfile::tempdir().unwrap();
+        let data = write(dir.path(), &documents);
+        let total = data.tokens();
+        match data.split(part) {
+            Ok((first, last)) => {
+                prop_assert_eq!(first.tokens() + last.tokens(), total);
+                prop_assert!((last.tokens() as f64 - part * total as f64).abs() <= 0.5 + 1e-6);
+            }
+            Err(e) => prop_assert!(e.to_string().contains("one side empty")),
+        }
+    }
+}
+
+/// Without a segments input, a sequence holds one document.
+#[test]
+fn one_document_a_sequence() {
+    let dir = tempfile::tempdir().unwrap();
+    let documents: Documents = vec![vec![(1, true); 5]; 4];
+    let data = write(dir.path(), &documents);
+    let names = names(false);
+    let packing = Packing { names, ..packing(10, Some(1)) };
+    let mut loader = Loader::new(data, packing).unwrap();
+    let batch = loader.next_batch().unwrap().unwrap();
+    assert!(!batch.inputs.contains_key(interface::SEGMENTS));
+    let expected = [[1, 1, 1, 1, -1, -1, -1, -1, -1, -1]; 3].concat();
+    assert_eq!(rows(&batch, interface::TARGETS), expected);
+    assert_eq!((batch.tokens, batch.targets), (12, 12));
+}
+
+#[test]
+fn wrong_files_and_ids() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data.bin");
+    let mut writer = TokenWriter::new(&path, 300, None).unwrap();
+    let error = writer.document(&[1, 300], None).unwrap_err().to_string();
+    assert!(error.contains("document 0: id 300, the vocabulary has 300 ids"), "{error}");
+    writer.document(&[1, 299, 7], None).unwrap();
+    assert_eq!(writer.finish().unwrap(), [path.clone()]);
+    let error = Dataset::open(&[path.clone()], 299).unwrap_err().to_string();
+    assert!(error.ends_with("is of a vocabulary of 300 ids, the model's has 299"), "{error}");
+
+    let good = std::fs::read(&path).unwrap();
+    let (mut accepted, copy) = (0, dir.path().join("copy.bin"));
+    for i in 0..good.len() {
+        let mut bad = good.clone();
+        bad[i] ^= 0xff;
+        std::fs::write(&copy, &bad).unwrap();
+        match TokenFile::open(&copy) {
+            // Only ids, the size of the vocabulary and unused bytes can change unnoticed.
+            Ok(file) => {
+                accepted += 1;
+                assert!((16..24).contains(&i) || (48..72).contains(&i), "byte {i}");
+                let ids = (0..file.tokens()).map(|t| file.id(t));
+                let wrong = ids.filter_map(Result::err).map(|e| e.to_string());
+                wrong.for_each(|e| assert!(e.contains("the vocabulary has"), "{e}"));
+            }
+            Err(e) => assert!(e.to_string().contains("copy.bin"), "{e}"),
+        }
+        std::fs::write(&copy, &good[..i]).unwrap();
+        assert!(TokenFile::open(&copy).is_err(), "cut at {i}");
+    }
+    assert!(accepted > 6);
+}
