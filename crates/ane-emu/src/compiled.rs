@@ -115,6 +115,16 @@ impl Compiled {
             (first(&[Outcome::LoadFails]), first(&[Outcome::EvaluationFails]));
         Ok(Compiled { function: name, inputs, outputs, unloadable, unusable, program })
     }
+
+    /// Whether both were compiled with the same weights.
+    pub(crate) fn has_weights_of(&self, other: &Compiled) -> bool {
+        let bytes = |c: &Compiled| -> Vec<Tensor> {
+            c.program.weights.iter().map(|(_, w)| w.tensor.clone()).collect()
+        };
+        let (own, others) = (bytes(self), bytes(other));
+        own.len() == others.len()
+            && own.iter().zip(&others).all(|(a, b)| a.bytes()[..] == b.bytes()[..])
+    }
 }
 
 fn slot(function: &mil::Function, value: ValueId) -> Result<Slot, Refusal> {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ane_model::chip::Effect;
+use ane_model::chip::Reload;
 use ane_model::rules::{Call, Outcome, Severity, TextObject, check_call};
 use exec::port::{self, Port, PortError, PortResult, Qos, Stage, Usage, Verb, WeightFile};
 use mil::eval::Array;
@@ -306,9 +306,14 @@ impl Port for Emulator {
         let loaded = lock(&self.usage).loaded as u64;
         self.allow(Verb::Load, &Call::Load { loaded })?;
         let reload = self.machine.chip.switches.delta_reload.as_ref().map(|r| r.value);
-        if life.stage == Stage::Unloaded && reload == Some(Effect::Applied) {
-            let again = Compiled::new(&self.machine, &model.directory);
-            compiled = Arc::new(again.map_err(|refusal| refused(Verb::Load, &refusal))?);
+        if life.stage == Stage::Unloaded && reload.is_some_and(|r| r != Reload::Ignored) {
+            let again = Compiled::new(&self.machine, &model.directory)
+                .map_err(|refusal| refused(Verb::Load, &refusal))?;
+            if reload == Some(Reload::Refused) && !again.has_weights_of(&compiled) {
+                let reason = "the weight file is not the one that was compiled";
+                return Err(error(Verb::Load, "the program could not be loaded", reason));
+            }
+            compiled = Arc::new(again);
         }
         if let Some(refusal) = &compiled.unloadable {
             return Err(refused(Verb::Load, refusal));

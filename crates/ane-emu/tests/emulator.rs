@@ -4,7 +4,7 @@
 use std::fs;
 
 use ane_model::Chip;
-use ane_model::chip::{Acceptance, BindingOrder, Effect};
+use ane_model::chip::{Acceptance, BindingOrder, Reload};
 use exec::port::{MODEL_FILE, Port, PortError, PortResult, Qos, Usage, WeightFile};
 use half::f16;
 use mil::Program;
@@ -249,16 +249,28 @@ fn files_are_what_the_compiler_reads() {
 
 #[test]
 fn overwritten_weights_count_only_where_delta_reload_works() {
-    for (effect, wanted) in [(Effect::Applied, 10.0), (Effect::Ignored, 6.0)] {
+    for (reload, wanted) in
+        [(Reload::Applied, Some(10.0)), (Reload::Ignored, Some(6.0)), (Reload::Refused, None)]
+    {
         let (emulator, _directory) = process("m4", Arithmetic::Fp16, |m| {
             let switch = m.chip.switches.delta_reload.take();
-            m.chip.switches.delta_reload = switch.map(|s| s.with(effect));
+            m.chip.switches.delta_reload = switch.map(|s| s.with(reload));
         });
         let (text, file) = diagonal(3.0);
         let model = loaded(&emulator, &text, &[(KEY, file)]).unwrap();
         fs::write(emulator.directory(&model).join("weights/weight.bin"), diagonal(5.0).1).unwrap();
         assert_eq!(evaluate(&emulator, &model, &[2.0], 1).unwrap(), [6.0]);
         emulator.unload(&model, QOS).unwrap();
+        let Some(wanted) = wanted else {
+            let error = emulator.load(&model, QOS).unwrap_err();
+            assert!(reason(&error).contains("not the one that was compiled"), "{error}");
+            // With its own weights it is loaded as before.
+            let weights = emulator.directory(&model).join("weights/weight.bin");
+            fs::write(weights, diagonal(3.0).1).unwrap();
+            emulator.load(&model, QOS).unwrap();
+            assert_eq!(evaluate(&emulator, &model, &[2.0], 1).unwrap(), [6.0]);
+            continue;
+        };
         emulator.load(&model, QOS).unwrap();
         assert_eq!(evaluate(&emulator, &model, &[2.0], 1).unwrap(), [wanted]);
     }

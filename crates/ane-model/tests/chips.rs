@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use rigel_ane_model::Chip;
-use rigel_ane_model::chip::{Acceptance, Effect, SlotUnit, Status, Verdict};
+use rigel_ane_model::chip::{Acceptance, Reload, SlotUnit, Status, Verdict};
 use tensor::DType;
 use toml::{Table, Value};
 
@@ -133,7 +133,7 @@ fn switches_hold_both_sides() {
     assert!(concat.is_disputed());
     assert_eq!(concat.value, Acceptance::Refused);
     assert_eq!(concat.claims[0].value, Acceptance::Accepted);
-    assert_eq!(s.delta_reload.as_ref().unwrap().claims[0].value, Effect::Applied);
+    assert_eq!(s.delta_reload.as_ref().unwrap().claims[0].value, Reload::Applied);
     assert_eq!(s.slot_unit.as_ref().unwrap().claims[0].value, SlotUnit::Files);
     let emulated = concat.clone().with(Acceptance::Accepted);
     assert_eq!(emulated.value, Acceptance::Accepted);

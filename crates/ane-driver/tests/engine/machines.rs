@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ane_emu::{Arithmetic, Emulator, Machine};
 use ane_model::Chip;
-use ane_model::chip::{Acceptance, BindingOrder, Effect, SlotUnit, SurfaceUnit};
+use ane_model::chip::{Acceptance, BindingOrder, Reload, SlotUnit, SurfaceUnit};
 use cpu::CpuBackend;
 use exec::port::Port;
 use passes::ane::Variable;
@@ -26,7 +26,7 @@ fn every_chip_and_switch_gives_the_same_tokens() {
         ("bound by size", |c| switch!(c, binding, BindingOrder::Size)),
         ("bound by signature", |c| switch!(c, binding, BindingOrder::Signature)),
         ("no minimum", |c| switch!(c, surface_unit, SurfaceUnit::Nothing)),
-        ("delta reload", |c| switch!(c, delta_reload, Effect::Applied)),
+        ("delta reload", |c| switch!(c, delta_reload, Reload::Applied)),
     ];
     for chip in ["m1", "m4", "m6"] {
         for (what, change) in switches {
@@ -127,10 +127,12 @@ fn a_full_queue_is_said() {
 
 #[test]
 fn the_self_test_tells_whether_reloading_works() {
-    for (effect, works) in [(Effect::Applied, true), (Effect::Ignored, false)] {
+    for (reload, works) in
+        [(Reload::Applied, true), (Reload::Ignored, false), (Reload::Refused, false)]
+    {
         let directory = tempfile::tempdir().unwrap();
         let mut chip = Chip::find("m4").unwrap().clone();
-        switch!(chip, delta_reload, effect);
+        switch!(chip, delta_reload, reload);
         let os = "macos15".parse().unwrap();
         let machine =
             Machine::new(chip.clone(), os, Arithmetic::Engine, directory.path().to_owned());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ane_emu::Arithmetic;
 use ane_model::Chip;
-use ane_model::chip::Effect;
+use ane_model::chip::Reload;
 use cpu::CpuBackend;
 use exec::{Backend, Runnable, State, Tensors};
 use llm::{Batch, Model, interface};
@@ -172,7 +172,7 @@ fn gradients_are_the_cpu_s() {
 }
 
 /// The machine on which reloading a weight file has an effect or none.
-fn reloading(effect: Effect) -> impl Fn(&mut Chip) {
+fn reloading(effect: Reload) -> impl Fn(&mut Chip) {
     move |c| switch!(c, delta_reload, effect)
 }
 
@@ -187,7 +187,7 @@ fn losses_follow_the_cpu() {
         [Way::Inputs, Way::Constants(Some(Update::Recompile)), Way::Constants(Some(Update::Delta))]
     {
         for arithmetic in [Arithmetic::Exact, Arithmetic::Fp16] {
-            let setup = setup(arithmetic).with(reloading(Effect::Applied));
+            let setup = setup(arithmetic).with(reloading(Reload::Applied));
             let (losses, stats) = on_engine(&gradients, setup, way, 50);
             let worst = apart(&losses, &wanted);
             assert!(worst < 0.01, "{way:?} {arithmetic:?}: {worst}");
@@ -218,11 +218,13 @@ fn reloading_that_does_nothing_is_found_out() {
         on_engine(&gradients, setup, Way::Constants(update), 12)
     };
     let (wanted, _) = on_engine(&gradients, setup(Arithmetic::Fp16), Way::Inputs, 12);
-    for (effect, reloads) in [(Effect::Applied, true), (Effect::Ignored, false)] {
+    for (effect, reloads) in
+        [(Reload::Applied, true), (Reload::Ignored, false), (Reload::Refused, false)]
+    {
         let (losses, stats) = with(effect, None);
         assert!(apart(&losses, &wanted) < 0.01, "{effect:?}: {losses:?} {wanted:?}");
         assert_eq!(stats.reloads > 0, reloads, "{effect:?}");
     }
-    let (losses, _) = with(Effect::Ignored, Some(Update::Delta));
+    let (losses, _) = with(Reload::Ignored, Some(Update::Delta));
     assert!(apart(&losses, &wanted) > 0.05, "{losses:?} {wanted:?}");
 }

@@ -1,7 +1,7 @@
 //! Other weights in programs that are compiled: by compiling again, by reloading, as inputs.
 
 use ane_emu::Arithmetic;
-use ane_model::chip::Effect;
+use ane_model::chip::Reload;
 use cpu::CpuBackend;
 use exec::Runnable;
 use exec::port::Port;
@@ -76,10 +76,11 @@ fn weights_follow_by_each_way() {
     let model = stories();
     let (program, vocab) = (model.specialize(CONTEXT).unwrap(), model.config().vocab);
     for (update, effect) in [
-        (Some(Update::Recompile), Effect::Ignored),
-        (Some(Update::Delta), Effect::Applied),
-        (None, Effect::Applied),
-        (None, Effect::Ignored),
+        (Some(Update::Recompile), Reload::Ignored),
+        (Some(Update::Delta), Reload::Applied),
+        (None, Reload::Applied),
+        (None, Reload::Ignored),
+        (None, Reload::Refused),
     ] {
         let mut setup = Setup::new("m4", Arithmetic::Fp16)
             .with(|chip| chip.switches.delta_reload.as_mut().unwrap().value = effect);
@@ -88,7 +89,7 @@ fn weights_follow_by_each_way() {
         follows(&rig, &program, vocab);
         let stats = rig.backend.stats();
         // Which way it went: without a test as told, with one as the machine allows.
-        let delta = update.map_or(effect == Effect::Applied, |u| u == Update::Delta);
+        let delta = update.map_or(effect == Reload::Applied, |u| u == Update::Delta);
         assert_eq!(stats.reloads > 0, delta, "{update:?} {effect:?}: {stats:?}");
     }
 }
@@ -118,7 +119,7 @@ fn weights_are_changed_for_one_alone() {
     let model = stories();
     let program = model.specialize(CONTEXT).unwrap();
     let mut setup = Setup::new("m4", Arithmetic::Fp16)
-        .with(|chip| chip.switches.delta_reload.as_mut().unwrap().value = Effect::Applied);
+        .with(|chip| chip.switches.delta_reload.as_mut().unwrap().value = Reload::Applied);
     setup.update = Some(Update::Delta);
     let rig = setup.rig();
     let mut frozen = rig.backend.open(&program).unwrap();
@@ -137,7 +138,7 @@ fn a_reload_that_does_nothing_would_be_seen() {
     let model = stories();
     let program = model.specialize(CONTEXT).unwrap();
     let mut setup = Setup::new("m4", Arithmetic::Fp16)
-        .with(|chip| chip.switches.delta_reload.as_mut().unwrap().value = Effect::Ignored);
+        .with(|chip| chip.switches.delta_reload.as_mut().unwrap().value = Reload::Ignored);
     setup.update = Some(Update::Delta);
     let rig = setup.rig();
     let mut runnable = rig.backend.open(&program).unwrap();

@@ -14,7 +14,8 @@ pub use sections::{
     ByOp, CoreMl, DTypes, Formats, Identity, Io, Limits, Memory, Numerics, Rates, Runtime, Switches,
 };
 pub use switches::{
-    Acceptance, Accumulator, BindingOrder, Effect, Platform, SlotUnit, SurfaceUnit, WeightPath,
+    Acceptance, Accumulator, BindingOrder, Effect, Platform, Reload, SlotUnit, SurfaceUnit,
+    WeightPath,
 };
 
 /// What is known of one chip's engine. A field that is `None` is unknown: nothing may be concluded

@@ -7,7 +7,7 @@ use tensor::DType;
 
 use super::fact::Fact;
 use super::switches::{
-    Acceptance, Accumulator, BindingOrder, Effect, SlotUnit, SurfaceUnit, WeightPath,
+    Acceptance, Accumulator, BindingOrder, Effect, Reload, SlotUnit, SurfaceUnit, WeightPath,
 };
 
 /// Defines the sections, their fields, and the list of sections.
@@ -234,7 +234,7 @@ sections! {
     /// Behaviours on which sources disagree.
     Switches {
         /// Overwriting a loaded program's weight file, unloading and loading again.
-        delta_reload: Effect,
+        delta_reload: Reload,
         /// `concat` on the direct path.
         concat: Acceptance,
         /// `gelu` by name on the direct path.

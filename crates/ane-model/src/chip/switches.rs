@@ -41,6 +41,15 @@ choice! {
         /// It is accepted and has no effect.
         Ignored "ignored",
     }
+    /// What becomes of a weight file that was overwritten when its program is loaded again.
+    Reload {
+        /// The program computes with the new weights.
+        Applied "applied",
+        /// It is loaded and computes with the old ones.
+        Ignored "ignored",
+        /// It is not loaded.
+        Refused "refused",
+    }
     /// What the limit on weights of one program counts.
     SlotUnit {
         /// Constants that refer to a weight file.

@@ -2,7 +2,7 @@
 
 use super::cx::above;
 use super::{Condition, DIRECT, Finding, Outcome, Rule, Severity, claimed, disputed, measured};
-use crate::chip::{Chip, Effect, SurfaceUnit};
+use crate::chip::{Chip, Effect, Reload, SurfaceUnit};
 
 /// What the text of a program is handed over as.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -200,7 +200,7 @@ pub(super) const RULES: &[Rule] = &[
         condition: Condition::Call(|call, chip| {
             let Call::ReloadWeights = call else { return None };
             let switch = &chip.switches.delta_reload;
-            super::cx::stands(switch, Effect::Ignored, "overwritten weights")
+            super::cx::stands(switch, Reload::Ignored, "overwritten weights")
         }),
         ..DIRECT
     },

@@ -1,6 +1,6 @@
 //! Rules on calls, each with a call that it accepts and one that it refuses.
 
-use rigel_ane_model::chip::{Effect, SurfaceUnit};
+use rigel_ane_model::chip::{Effect, Reload, SurfaceUnit};
 use rigel_ane_model::rules::{Call, Condition, TextObject, check_call, rules};
 use rigel_ane_model::{Chip, Severity};
 
@@ -55,7 +55,7 @@ fn switches_decide_disputed_calls() {
     };
     let reload = |m: &Chip| severity(m, &Call::ReloadWeights, "ane-delta-reload");
     assert_eq!(reload(&machine), Some(Severity::Error));
-    machine.switches.delta_reload = machine.switches.delta_reload.map(|f| f.with(Effect::Applied));
+    machine.switches.delta_reload = machine.switches.delta_reload.map(|f| f.with(Reload::Applied));
     assert_eq!(reload(&machine), None);
 
     let compile = |m: &Chip| severity(m, &Call::Compile { ordinal: 120 }, "ane-compile-budget");
