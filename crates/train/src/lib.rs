@@ -10,12 +10,14 @@
 
 mod batch;
 pub mod checkpoint;
+mod config;
 pub mod data;
 mod error;
 mod gradient;
 mod loss_scale;
 pub mod metrics;
 mod nonfinite;
+mod observer;
 pub mod optimizer;
 mod parameters;
 pub mod plot;
@@ -24,10 +26,10 @@ mod trainer;
 
 pub use batch::{Batch, BatchSource};
 pub use checkpoint::Checkpoint;
+pub use config::{Checkpoints, Config, EarlyStop, End, Progress};
 pub use error::{Result, TrainError};
 pub use loss_scale::{LossScale, LossScaling};
+pub use observer::{Evaluation, Observer, Silent, Step};
 pub use optimizer::{OptimizerConfig, Rule};
 pub use schedule::{Decay, Schedule};
-pub use trainer::{
-    Checkpoints, Config, EarlyStop, End, Evaluation, Observer, Progress, Silent, Step, Trainer,
-};
+pub use trainer::Trainer;

@@ -1,15 +1,12 @@
 //! The loop: batches in, parameters moved, losses out.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use exec::{Backend, Runnable, State, Tensors};
 use kernels::Pool;
 use passes::grad::{Gradients, LOSS_SCALE};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use tensor::Tensor;
 
 use crate::checkpoint::{self, Checkpoint, Contents};
@@ -17,167 +14,9 @@ use crate::gradient::Gradients as Sum;
 use crate::optimizer::Optimizer;
 use crate::parameters::{Master, drop_first_values, masters};
 use crate::{
-    Batch, BatchSource, LossScale, LossScaling, OptimizerConfig, Result, Schedule, TrainError,
-    metrics, nonfinite,
+    Batch, BatchSource, Checkpoints, Config, End, Evaluation, LossScale, Observer, Progress,
+    Result, Step, TrainError, metrics, nonfinite,
 };
-
-/// What a run does, apart from its data and its parameters.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Config {
-    /// How parameters follow gradients.
-    pub optimizer: OptimizerConfig,
-    /// How fast, and for how many steps.
-    pub schedule: Schedule,
-    /// Batches whose gradients make one step; at least 1.
-    pub accumulation: usize,
-    /// For devices that compute in half precision; the gradients must have been made `scaled`.
-    pub loss_scaling: Option<LossScaling>,
-    /// Steps between evaluations on held-out data.
-    pub evaluate_every: Option<u64>,
-    /// Batches of an evaluation; all by default.
-    pub evaluate_batches: Option<usize>,
-    /// When to give up.
-    pub early_stop: Option<EarlyStop>,
-}
-
-/// When evaluations say that a run is done.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub struct EarlyStop {
-    /// Evaluations in a row that may bring no improvement.
-    pub patience: u32,
-    /// What counts as one, in nats.
-    pub min_improvement: f64,
-}
-
-/// How far a run is.
-#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize)]
-pub struct Progress {
-    /// Steps done.
-    pub step: u64,
-    /// Tokens seen, padding apart.
-    pub tokens: u64,
-    /// The least held-out loss and the step after which it was measured.
-    pub best: Option<(u64, f64)>,
-    /// Evaluations since then.
-    pub stale: u32,
-}
-
-/// One step, as it is reported.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Step {
-    /// Which, from 1.
-    pub step: u64,
-    /// Mean loss over the targets before the step, in nats.
-    pub loss: f64,
-    /// Norm of the gradient before clipping.
-    pub gradient_norm: f64,
-    /// Learning rate.
-    pub learning_rate: f64,
-    /// What the loss was multiplied by.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub loss_scale: Option<f32>,
-    /// Tokens of this step, padding apart.
-    pub tokens: u64,
-    /// Tokens since the beginning.
-    pub total_tokens: u64,
-    /// Time of the step, reading of data included.
-    pub seconds: f64,
-    /// Time of it that the optimiser took.
-    pub update_seconds: f64,
-    /// The most memory that the process has had so far, where the system tells.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub peak_bytes: Option<u64>,
-}
-
-/// One evaluation.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Evaluation {
-    /// After which step.
-    pub step: u64,
-    /// Mean loss over the targets, in nats.
-    pub loss: f64,
-    /// Targets.
-    pub targets: u64,
-    /// Time it took.
-    pub seconds: f64,
-}
-
-/// Is told what happens in a run.
-pub trait Observer {
-    /// After each step. `Break` ends the run, with a checkpoint.
-    ///
-    /// # Errors
-    /// Its own; they end the run without one.
-    fn step(&mut self, _step: &Step) -> Result<ControlFlow<()>> {
-        Ok(ControlFlow::Continue(()))
-    }
-
-    /// After each evaluation.
-    ///
-    /// # Errors
-    /// Its own.
-    fn evaluated(&mut self, _evaluation: &Evaluation) -> Result<()> {
-        Ok(())
-    }
-
-    /// After each checkpoint.
-    ///
-    /// # Errors
-    /// Its own.
-    fn saved(&mut self, _step: u64, _path: &Path) -> Result<()> {
-        Ok(())
-    }
-}
-
-/// Observes nothing.
-pub struct Silent;
-
-impl Observer for Silent {}
-
-/// Tells every one of them.
-impl Observer for Vec<Box<dyn Observer + '_>> {
-    fn step(&mut self, step: &Step) -> Result<ControlFlow<()>> {
-        let mut flow = ControlFlow::Continue(());
-        for observer in self {
-            if observer.step(step)?.is_break() {
-                flow = ControlFlow::Break(());
-            }
-        }
-        Ok(flow)
-    }
-
-    fn evaluated(&mut self, evaluation: &Evaluation) -> Result<()> {
-        self.iter_mut().try_for_each(|o| o.evaluated(evaluation))
-    }
-
-    fn saved(&mut self, step: u64, path: &Path) -> Result<()> {
-        self.iter_mut().try_for_each(|o| o.saved(step, path))
-    }
-}
-
-/// Where and how often a run is saved.
-#[derive(Clone, Debug)]
-pub struct Checkpoints {
-    /// The directory that holds them.
-    pub dir: PathBuf,
-    /// Steps between them; one is also written at the end.
-    pub every: Option<u64>,
-    /// How many are kept; at least 1.
-    pub keep: usize,
-    /// What the caller wants to find in them: its own configuration.
-    pub settings: Value,
-}
-
-/// Why a run ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
-    /// All steps are done.
-    Finished,
-    /// The observer asked for it.
-    Stopped,
-    /// The held-out loss got no better.
-    NoImprovement,
-}
 
 /// Parameters, optimiser and the prepared program of one run.
 pub struct Trainer {

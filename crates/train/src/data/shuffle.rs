@@ -10,7 +10,7 @@ pub(super) fn random(seed: u64, index: u64) -> u64 {
 
 /// A number below `n` from one that is random in 64 bits.
 pub(super) fn below(random: u64, n: u64) -> u64 {
-    (u128::from(random) * u128::from(n) >> 64) as u64
+    ((u128::from(random) * u128::from(n)) >> 64) as u64
 }
 
 /// `0..n` in random order (Fisher & Yates).
