@@ -10,7 +10,6 @@ use ane_model::chip::Reload;
 use cpu::CpuBackend;
 use exec::{Backend, Runnable, State, Tensors};
 use llm::{Batch, Model, interface};
-use mil::Program;
 use passes::grad::{By, Gradients, LOSS_SCALE, Request, differentiate};
 use rigel_ane_driver::{ConstantInputs, Stats, Update};
 use tensor::Tensor;
@@ -57,13 +56,6 @@ fn batch(step: usize) -> Tensors {
         (interface::POSITIONS.to_owned(), Tensor::from_slice(&[TOKENS], &positions).unwrap()),
         (LOSS_SCALE.to_owned(), Tensor::from_slice(&[], &[SCALE]).unwrap()),
     ])
-}
-
-/// The plain program, which is what engines take.
-fn plain(gradients: &Gradients) -> Program {
-    let mut program = gradients.program.clone();
-    passes::run(&mut program, passes::pipelines::PLAIN).unwrap();
-    program
 }
 
 /// Gradient descent by hand.
@@ -134,12 +126,12 @@ fn on_engine(gradients: &Gradients, mut setup: Setup, way: Way, count: usize) ->
     }
     let Rig { backend, directory, port } = setup.rig();
     let backend = Arc::new(backend);
-    let program = plain(gradients);
+    let program = &gradients.program;
     let runnable = match way {
-        Way::Inputs => backend.prepare(&program).unwrap(),
+        Way::Inputs => backend.prepare(program).unwrap(),
         Way::Constants(_) => {
             let inputs = gradients.parameters.iter().map(|p| p.input.clone()).collect();
-            ConstantInputs::new(backend.clone(), inputs).prepare(&program).unwrap()
+            ConstantInputs::new(backend.clone(), inputs).prepare(program).unwrap()
         }
     };
     let losses = Descent::new(gradients, runnable).losses(count);
@@ -161,7 +153,7 @@ fn gradients_are_the_cpu_s() {
     let cpu = CpuBackend::new(1).prepare(&gradients.program).unwrap();
     let wanted = Descent::new(&gradients, cpu).outputs(0);
     let rig = setup(Arithmetic::Exact).rig();
-    let engine = rig.backend.prepare(&plain(&gradients)).unwrap();
+    let engine = rig.backend.prepare(&gradients.program).unwrap();
     let found = Descent::new(&gradients, engine).outputs(0);
     for (name, wanted) in &wanted {
         let [a, b] = [&found[name], wanted].map(|t| t.as_slice::<f32>().unwrap());

@@ -217,17 +217,30 @@ pub struct Lowered {
     pub refused: Vec<(String, String)>,
 }
 
-/// `program` as [`lower`] takes it: what is plain MIL with its attention written out and its weights
-/// as plain numbers, language models as they are.
+/// `program` as [`lower`] takes it: functions of language models that keep states or whose sizes are open as
+/// they are; all others as plain MIL, with attention written out and weights as plain numbers. The loss and
+/// the gradients of a model are among the latter.
 ///
 /// # Errors
 /// When the program is wrong.
 pub fn legalised(program: &Program) -> Result<Cow<'_, Program>> {
-    if program.functions.values().any(is_dialect) {
+    let stays = |function: &mil::Function| {
+        let state = |&v: &ValueId| function.ty(v).as_state().is_some();
+        let open = !function.symbols().is_empty();
+        is_dialect(function) && (open || function.inputs.iter().any(state))
+    };
+    if program.functions.values().all(stays) {
         return Ok(Cow::Borrowed(program));
     }
-    let passes = |names: &[&str]| names.iter().filter_map(|n| crate::pass(n)).collect::<Vec<_>>();
     let mut program = program.clone();
+    let functions = std::mem::take(&mut program.functions);
+    let (kept, others): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        functions.into_iter().partition(|(_, function)| stays(function));
+    program.functions = others;
+    if program.functions.values().any(is_dialect) {
+        crate::run(&mut program, crate::pipelines::PLAIN)?;
+    }
+    let passes = |names: &[&str]| names.iter().filter_map(|n| crate::pass(n)).collect::<Vec<_>>();
     crate::run(&mut program, &passes(&["dead_code"]))?;
     let names: Vec<String> = program.functions.keys().cloned().collect();
     for name in names {
@@ -237,6 +250,7 @@ pub fn legalised(program: &Program) -> Result<Cow<'_, Program>> {
         crate::decompose::decompose_all(&mut program, &name, &wanted)?;
     }
     crate::run(&mut program, &passes(&["dead_code", "fold", "identity"]))?;
+    program.functions.extend(kept);
     Ok(Cow::Owned(program))
 }
 
