@@ -179,9 +179,21 @@ impl<P: Port> Programs<P> {
         };
         let wrote = write_files(&directory, &text, files);
         wrote.map_err(|e| device(format!("{label}: {}: {e}", directory.display())))?;
-        self.port.compile(&entry.model, Qos::default()).map_err(|e| failed(label, &e))?;
+        let compiled = self.prepared(|port| port.compile(&entry.model, Qos::default()));
+        compiled.map_err(|e| failed(label, &e))?;
         self.count(|s| s.compilations += 1);
         Ok(entry)
+    }
+
+    /// The result of `work`, whose time on an emulated engine's clock is counted.
+    fn prepared<T>(&self, work: impl FnOnce(&P) -> T) -> T {
+        let before = self.port.virtual_time();
+        let result = work(&self.port);
+        let passed = self.port.virtual_time().zip(before).map(|(now, then)| now - then);
+        self.count(|s| {
+            s.preparing = passed.map(|p| s.preparing.unwrap_or_default() + p);
+        });
+        result
     }
 
     /// Makes sure that a program is loaded, unloading others that were not used for longest.
@@ -200,7 +212,8 @@ impl<P: Port> Programs<P> {
                 break;
             }
         }
-        self.port.load(&entry.model, Qos::default()).map_err(|e| failed(&entry.label, &e))?;
+        let loaded = self.prepared(|port| port.load(&entry.model, Qos::default()));
+        loaded.map_err(|e| failed(&entry.label, &e))?;
         lock(&entry.state).loaded = true;
         self.count(|s| s.loads += 1);
         Ok(())

@@ -22,4 +22,6 @@ pub struct Stats {
     /// Time of the evaluations on an emulated engine's clock, without compiling and loading; `None` on
     /// hardware.
     pub predicted: Option<Duration>,
+    /// Time of compiling and loading on an emulated engine's clock; `None` on hardware.
+    pub preparing: Option<Duration>,
 }
