@@ -378,10 +378,7 @@ impl<'a> Run<'a> {
         // The interpreter's default is that of the operation set.
         let shift = match (kind, shift) {
             (_, Some(epsilon)) => epsilon,
-            (OpKind::Rsqrt, None) => 1e-12,
-            (OpKind::Inverse, None) => 1e-4,
-            (OpKind::Log, None) => 1e-45,
-            _ => 0.0,
+            (kind, None) => kind.default_epsilon().unwrap_or(0.0),
         };
         let exact = |x: f64| match kind {
             OpKind::Sqrt => x.sqrt(),

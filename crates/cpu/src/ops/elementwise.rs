@@ -243,13 +243,9 @@ pub(crate) fn unary(cx: &mut OpCx<'_>, function: Function1) -> Bind<Native> {
 }
 
 /// Binds `inverse`, `log` or `rsqrt`, whose `epsilon` is added to `x`; `default` if it is not given.
-pub(crate) fn with_epsilon(
-    cx: &mut OpCx<'_>,
-    function: fn(f64) -> Function1,
-    default: f64,
-) -> Bind<Native> {
-    let epsilon = cx.view.float("epsilon")?.unwrap_or(default);
-    unary(cx, function(epsilon))
+pub(crate) fn with_epsilon(cx: &mut OpCx<'_>, function: fn(f64) -> Function1) -> Bind<Native> {
+    let epsilon = cx.view.float("epsilon")?.or(cx.view.kind.default_epsilon());
+    unary(cx, function(epsilon.unwrap_or(0.0)))
 }
 
 /// -1, 0 or 1; zeros keep their sign.

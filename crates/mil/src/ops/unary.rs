@@ -143,22 +143,33 @@ macro_rules! with_epsilon {
                 }
 
                 fn eval(&self, cx: &mut EvalCx<'_, '_>) -> Result<Vec<Value>, OpError> {
-                    let epsilon = cx.op.float("epsilon")?.unwrap_or($default);
+                    let epsilon = cx.op.float("epsilon")?.unwrap_or(f64::from($default));
                     let function: fn(f64) -> f64 = $function;
                     Ok(vec![map(&*cx.array("x")?, |a| function(a + epsilon), no_int)?.into()])
                 }
             }
         )*
+
+        impl crate::OpKind {
+            /// What is added to `x` where an operation on `x + epsilon` has no epsilon written: a number of single
+            /// precision, as it would be in a file.
+            pub fn default_epsilon(self) -> Option<f64> {
+                match self {
+                    $(crate::OpKind::$kind => Some(f64::from($default)),)*
+                    _ => None,
+                }
+            }
+        }
     };
 }
 
 with_epsilon! {
     /// `1 / (x + epsilon)`; `epsilon` is 1e-4 if not given.
-    Inverse "inverse" 1e-4, |a| 1.0 / a;
+    Inverse "inverse" 1e-4_f32, |a| 1.0 / a;
     /// Natural logarithm of `x + epsilon`; `epsilon` is 1e-45 if not given.
-    Log "log" 1e-45, f64::ln;
+    Log "log" 1e-45_f32, f64::ln;
     /// `1 / sqrt(x + epsilon)`; `epsilon` is 1e-12 if not given.
-    Rsqrt "rsqrt" 1e-12, |a| 1.0 / a.sqrt();
+    Rsqrt "rsqrt" 1e-12_f32, |a| 1.0 / a.sqrt();
 }
 
 /// `x` confined to `alpha..=beta`, constant scalars with `alpha < beta`.
@@ -182,9 +193,10 @@ impl OpDef for Clip {
     fn infer(&self, op: &OpView<'_>) -> Result<Vec<Type>, OpError> {
         match (op.float("alpha")?, op.float("beta")?) {
             (Some(alpha), Some(beta)) if alpha < beta => Ok(vec![op.tensor("x")?.clone().into()]),
-            (alpha, beta) => {
-                Err(OpError::invalid(format!("alpha {alpha:?} is not below beta {beta:?}")))
+            (Some(alpha), Some(beta)) => {
+                Err(OpError::invalid(format!("alpha {alpha} is not below beta {beta}")))
             }
+            _ => Err(OpError::invalid("alpha and beta are not numbers")),
         }
     }
 

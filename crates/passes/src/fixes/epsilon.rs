@@ -2,21 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mil::{Arg, Literal, OpId, OpKind, Opset, Program};
+use mil::{Arg, Literal, OpId, Opset, Program};
 use tensor::DType;
 
 use super::Attempt;
 use super::emit::scalar;
-
-/// The epsilon of an operation that has none written, as its definition has it.
-pub(super) const fn default_of(kind: OpKind) -> Option<f64> {
-    match kind {
-        OpKind::Inverse => Some(1e-4),
-        OpKind::Log => Some(1e-45),
-        OpKind::Rsqrt => Some(1e-12),
-        _ => None,
-    }
-}
 
 /// In single precision where the operation set lets it differ from `x`, which is from iOS 17 on; in `x`'s type
 /// before.
@@ -33,11 +23,15 @@ pub(super) fn apply(program: &mut Program, ops: &BTreeMap<String, BTreeSet<OpId>
             };
             let dtype = own.filter(|_| function.opset < Opset::Ios17).unwrap_or(DType::F32);
             let op = &mut function.ops[id];
-            let epsilon = default_of(op.kind).zip(op.kind.param_index("epsilon"));
+            let epsilon = op.kind.default_epsilon().zip(op.kind.param_index("epsilon"));
             let Some((value, index)) = epsilon else { continue };
             let Ok(number) = scalar(dtype, value) else { continue };
             op.args[index] = Some(Arg::from(Literal::tensor(number)));
-            attempt.applied.push((name.clone(), described, format!("epsilon = {value:e}")));
+            attempt.applied.push((
+                name.clone(),
+                described,
+                format!("epsilon = {:e}", value as f32),
+            ));
         }
     }
     attempt

@@ -8,7 +8,6 @@ use mil::{Arg, OpError, OpKind};
 use tensor::DType;
 
 use super::emit::{Emit, scalar};
-use super::epsilon;
 use super::operations::Rewritten;
 use crate::rebuild::Site;
 
@@ -20,7 +19,7 @@ pub(super) fn rewrite(
 ) -> Result<Rewritten, OpError> {
     let view = site.view();
     let (mut x, dtype) = (Arg::clone(view.required("x")?), view.tensor("x")?.dtype);
-    let default = epsilon::default_of(view.kind);
+    let default = view.kind.default_epsilon();
     let stated = if default.is_some() { view.float("epsilon")? } else { None };
     let added = stated.or(default).unwrap_or(0.0);
     let refused =
@@ -33,8 +32,10 @@ pub(super) fn rewrite(
     // Inside of rsqrt such an epsilon counts; as an operand the engine takes it for zero.
     let least = f64::from(half::f16::MIN_POSITIVE);
     if dtype == DType::F16 && added.abs() < least && !vanishes {
-        let why =
-            format!("epsilon {added:e} is below fp16's normal numbers: scale x and epsilon up");
+        let why = format!(
+            "epsilon {:e} is below fp16's normal numbers: scale x and epsilon up",
+            added as f32
+        );
         return Ok(Rewritten::Kept(why));
     }
     let mut e = Emit::at(site);

@@ -120,7 +120,7 @@ fn bell(e: &mut Emit<'_, '_>, x: &Arg, factor: f64) -> Value {
 
 /// Of `log(x + epsilon)`.
 pub(super) fn log(s: &mut Site<'_, '_, '_>) -> Done {
-    let epsilon = s.op.float("epsilon")?.unwrap_or(1e-45);
+    let epsilon = s.op.float("epsilon")?.or(OpKind::Log.default_epsilon()).unwrap_or(0.0);
     by_argument(s, |e, x| {
         let sum = e.plus(x, epsilon)?;
         quotient(e, 1.0, &sum)
