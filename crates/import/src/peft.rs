@@ -1,7 +1,8 @@
 //! PEFT adapter directories, read and written: `adapter_config.json` and the factors of low-rank
 //! changes of linear layers (LoRA, Hu et al. 2021) in `adapter_model.safetensors`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
@@ -24,6 +25,8 @@ const PICKLE: &str = "adapter_model.bin";
 const PREFIX: &str = "base_model.model.";
 const FACTOR_A: &str = ".lora_A.weight";
 const FACTOR_B: &str = ".lora_B.weight";
+/// The value of `target_modules` for all linear layers, of which the file then has the names.
+const ALL_LINEAR: &str = "all-linear";
 
 /// Bytes of a configuration; those of published adapters have some thousand.
 const MAX_CONFIG: usize = 1 << 20;
@@ -126,6 +129,11 @@ impl PeftAdapter {
         let file = SafeTensors::from_bytes(dir.join(WEIGHTS), weights)?;
         let pairs = pairs(&file)?;
         let modules: Vec<&str> = pairs.keys().map(String::as_str).collect();
+        if let Some(module) = config.targets.others(&modules).first() {
+            let name = format!("{PREFIX}{module}{FACTOR_A}");
+            let why = format!("target_modules of {CONFIG} is without this layer");
+            return Err(ImportError::invalid(file.path(), why).tensor(&name));
+        }
         let ranks = config.ranks.of(&modules, &config.path)?;
         let alphas = config.alphas.of(&modules, &config.path)?;
         let mut layers = Vec::with_capacity(pairs.len());
@@ -214,12 +222,23 @@ fn pairs(file: &SafeTensors) -> Result<BTreeMap<String, [Tensor; 2]>> {
 struct Config {
     path: PathBuf,
     base_model: Option<String>,
+    targets: Targets,
     /// `r` and `rank_pattern`.
     ranks: ByModule<usize>,
     /// `lora_alpha` and `alpha_pattern`.
     alphas: ByModule<f64>,
     /// Whether factors are divided by the root of the rank.
     root: bool,
+}
+
+/// `target_modules`: which layers have factors.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Targets {
+    /// Paths, or their ends behind a dot.
+    Ends(Vec<String>),
+    /// A regular expression of whole paths, or [`ALL_LINEAR`].
+    Pattern(String),
 }
 
 /// A setting of all modules, and of those that match a pattern, the first of several.
@@ -237,6 +256,7 @@ struct Raw {
     lora_alpha: Option<f64>,
     use_rslora: Option<bool>,
     bias: Option<String>,
+    target_modules: Option<Targets>,
     rank_pattern: Option<UniqueMap<usize>>,
     alpha_pattern: Option<UniqueMap<f64>>,
     init_lora_weights: Option<Value>,
@@ -283,10 +303,33 @@ impl Config {
         Ok(Config {
             path: path.to_path_buf(),
             base_model: raw.base_model_name_or_path,
+            targets: raw.target_modules.unwrap_or(Targets::Pattern(ALL_LINEAR.to_owned())),
             ranks,
             alphas,
             root: raw.use_rslora.unwrap_or(false),
         })
+    }
+}
+
+impl Targets {
+    /// The modules that are no targets: PEFT would leave out their factors.
+    fn others<'m>(&self, modules: &[&'m str]) -> Vec<&'m str> {
+        let is_target: Box<dyn Fn(&str) -> bool> = match self {
+            Targets::Pattern(all) if all == ALL_LINEAR => Box::new(|_| true),
+            Targets::Pattern(pattern) => {
+                // Python's may look around; what cannot be checked is believed.
+                let regex = compiled(&format!("^(?:{pattern})$")).ok();
+                Box::new(move |module| regex.as_ref().is_none_or(|r| r.is_match(module)))
+            }
+            Targets::Ends(ends) => {
+                let ends: HashSet<&str> = ends.iter().map(String::as_str).collect();
+                Box::new(move |module| {
+                    let dots = module.match_indices('.').map(|(at, _)| at + 1);
+                    iter::once(0).chain(dots).any(|at| ends.contains(&module[at..]))
+                })
+            }
+        };
+        modules.iter().copied().filter(|m| !is_target(m)).collect()
     }
 }
 
@@ -310,7 +353,7 @@ impl<T: Copy> ByModule<T> {
         }
         let mut found: Vec<Option<T>> = vec![None; modules.len()];
         for (pattern, &value) in &self.patterns {
-            let regex = compiled(pattern).map_err(|why| {
+            let regex = compiled(&format!(r"^(?:.*\.)?(?:{pattern})$")).map_err(|why| {
                 let why = format!("pattern {}: {why}", quoted(pattern));
                 ImportError::unsupported(config, why).key(self.key)
             })?;
@@ -322,8 +365,7 @@ impl<T: Copy> ByModule<T> {
 }
 
 fn compiled(pattern: &str) -> std::result::Result<Regex, regex::Error> {
-    let anchored = format!(r"^(?:.*\.)?(?:{pattern})$");
-    RegexBuilder::new(&anchored).size_limit(MAX_PATTERN_BYTES).build()
+    RegexBuilder::new(pattern).size_limit(MAX_PATTERN_BYTES).build()
 }
 
 /// Writes an adapter as a new directory `dir`, which appears when it is whole: `layers` in their order,
@@ -348,23 +390,16 @@ pub fn write(dir: impl AsRef<Path>, base_model: Option<&str>, layers: &[LowRank]
         .flat_map(|([a, b], l)| [(a.as_str(), &l.a), (b.as_str(), &l.b)])
         .collect();
     let failed = |e| ImportError::io(dir, "write", e);
-    let partial =
+    let outer =
         tempfile::Builder::new().prefix(".partial-").tempdir_in(dir_of(dir)).map_err(failed)?;
-    // Temporary directories are their owner's alone; this one is to stay.
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        let open = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(partial.path(), open).map_err(failed)?;
-    }
-    safetensors::write(partial.path().join(WEIGHTS), &[("format", "pt")], &tensors)?;
-    write_atomically(&partial.path().join(CONFIG), |out| {
+    // A temporary directory is its owner's alone; one in it is as the umask has it.
+    let partial = outer.path().join("adapter");
+    std::fs::create_dir(&partial).map_err(failed)?;
+    safetensors::write(partial.join(WEIGHTS), &[("format", "pt")], &tensors)?;
+    write_atomically(&partial.join(CONFIG), |out| {
         serde_json::to_writer_pretty(out, &config).map_err(Into::into)
     })?;
-    std::fs::rename(partial.path(), dir).map_err(failed)?;
-    // It has another name now and is not to be removed.
-    let _ = partial.keep();
-    Ok(())
+    std::fs::rename(&partial, dir).map_err(failed)
 }
 
 /// `adapter_config.json` of layers: the commonest rank as `r`, all others by pattern.

@@ -151,6 +151,14 @@ fn refused_configurations() {
         ("lora_alpha", json!("x"), Invalid, "invalid type: string"),
         ("rank_pattern", json!({"1.q": 3}), Invalid, "has rank 2, and adapter_config.json says 3"),
         ("rank_pattern", json!({"(?=q)": 3}), Unsupported, r#"key "rank_pattern": unsupported"#),
+        (
+            "target_modules",
+            json!(["0.q"]),
+            Invalid,
+            "target_modules of adapter_config.json is without",
+        ),
+        ("target_modules", json!("q"), Invalid, r#""base_model.model.l.0.q.lora_A.weight""#),
+        ("target_modules", json!([]), Invalid, "is without this layer"),
     ];
     for (key, value, kind, expected) in cases {
         let mut config = plain();
@@ -165,6 +173,11 @@ fn refused_configurations() {
         ("init_lora_weights", json!(true)),
         ("init_lora_weights", json!("gaussian")),
         ("something_new", json!(3)),
+        ("target_modules", json!(null)),
+        ("target_modules", json!(["l.0.q", "1.q", "v"])),
+        ("target_modules", json!("all-linear")),
+        ("target_modules", json!(r".*\.\d\.q")),
+        ("target_modules", json!("(?!v).*q")),
     ] {
         let mut config = plain();
         config[key] = value;
@@ -238,4 +251,17 @@ fn directories_without_an_adapter() {
         open(dir.path())
             .ends_with("adapter_model.bin holds pickled weights; convert them to safetensors")
     );
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_written_has_the_permissions_of_any_folder() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let (adapter, other) = (dir.path().join("adapter"), dir.path().join("other"));
+    write(&adapter, None, &[layer("l.0.q", [4, 3, 2], 1.0)]).unwrap();
+    fs::create_dir(&other).unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
+    assert_eq!(mode(&adapter), mode(&other));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
 }
