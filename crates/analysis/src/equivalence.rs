@@ -190,6 +190,11 @@ impl Reference {
             };
             let actual = corner.as_ref().unwrap_or(actual);
             let difference = value_difference(actual, expected).context(place.clone())?;
+            let Some(difference) = difference else {
+                bail!(
+                    "{place}: cannot be compared: before, too, no element is a number; other inputs may help (--input)"
+                );
+            };
             let limit = self.closeness.limit(self.halves || has_halves(program));
             if difference.is_nan() || difference > limit {
                 bail!(
@@ -314,39 +319,40 @@ fn outcome(
     Ok(Outcome { outputs, states })
 }
 
-/// The largest difference between elements, as a part of the largest expected one.
-fn value_difference(actual: &Value, expected: &Value) -> Result<f64> {
-    let mut largest = 0f64;
-    match (actual, expected) {
+/// The largest difference between elements, as a part of the largest expected one; `None` where there are elements
+/// and none of them is a number.
+fn value_difference(actual: &Value, expected: &Value) -> Result<Option<f64>> {
+    let parts = match (actual, expected) {
         (Value::Array(a), Value::Array(e)) => return array_difference(a, e),
         (Value::List(a), Value::List(e)) if a.len() == e.len() => {
-            for (a, e) in a.iter().zip(e) {
-                largest = largest.max(value_difference(a, e)?);
-            }
+            a.iter().zip(e).map(|(a, e)| value_difference(a, e)).collect::<Result<Vec<_>>>()?
         }
         (Value::Dict(a), Value::Dict(e)) if a.len() == e.len() => {
-            for ((ak, av), (ek, ev)) in a.iter().zip(e) {
-                largest = largest.max(value_difference(ak, ek)?).max(value_difference(av, ev)?);
-            }
+            let pairs = a.iter().zip(e).flat_map(|((ak, av), (ek, ev))| [(ak, ek), (av, ev)]);
+            pairs.map(|(a, e)| value_difference(a, e)).collect::<Result<Vec<_>>>()?
         }
         _ => bail!("is a value of another form"),
-    }
-    Ok(largest)
+    };
+    let numbers = parts.iter().flatten().copied();
+    Ok(numbers.reduce(f64::max).or(parts.is_empty().then_some(0.0)))
 }
 
-fn array_difference(a: &Array, e: &Array) -> Result<f64> {
+fn array_difference(a: &Array, e: &Array) -> Result<Option<f64>> {
     let same_type = a.dtype == e.dtype && a.shape == e.shape;
     ensure!(same_type, "{} {:?} instead of {} {:?}", a.dtype, a.shape, e.dtype, e.shape);
     let (Data::Float(a), Data::Float(e)) = (&a.data, &e.data) else {
-        return Ok(if a.data == e.data { 0.0 } else { f64::INFINITY });
+        return Ok(Some(if a.data == e.data { 0.0 } else { f64::INFINITY }));
     };
+    if !e.is_empty() && a.iter().zip(e).all(|(a, e)| a.is_nan() && e.is_nan()) {
+        return Ok(None);
+    }
     let largest = e.iter().filter(|v| v.is_finite()).fold(f64::MIN_POSITIVE, |m, v| m.max(v.abs()));
     let differences = a.iter().zip(e).map(|(a, e)| match (a - e).abs() {
         _ if a == e || (a.is_nan() && e.is_nan()) => 0.0,
         d if d.is_nan() || !e.is_finite() => f64::INFINITY,
         d => d / largest,
     });
-    Ok(differences.fold(0.0, f64::max))
+    Ok(Some(differences.fold(0.0, f64::max)))
 }
 
 /// Shapes that the inputs of function `name` may have together: the default ones (inputs without a choice left
@@ -440,6 +446,15 @@ mod tests {
         assert!(reference.hold(&scaled.program).unwrap()[0].difference > 0.0);
         let exact = Reference::new(&before, &[], Closeness::Bits, 0).unwrap();
         exact.hold(&scaled.program).unwrap_err();
+    }
+
+    #[test]
+    fn what_is_no_number_is_not_equal() {
+        let sum = SUM.replace("add(x = r, y = x)", "mul(x = x, y = fp32(nan))");
+        let before = package(&sum);
+        let reference = Reference::new(&before, &[], Closeness::Exact, 0).unwrap();
+        let error = reference.hold(&before.program).unwrap_err().cause().to_string();
+        assert!(error.starts_with("output y of step 0: cannot be compared"), "{error}");
     }
 
     #[test]
