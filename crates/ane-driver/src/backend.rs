@@ -12,8 +12,9 @@ use mil::{Dim, Function, OpId, OpKind, Program, ValueData, ValueDef, ValueId};
 use passes::ane::{HalfWeights, Lowered, Step, Target, Variable, legalised, lower, width_multiple};
 use tensor::Tensor;
 
+use crate::error::{bug, invalid, unsupported};
 use crate::executable::{Executable, Factors, Resident, state_bytes};
-use crate::programs::{Exhausted, Key, Programs, Update, device, lock};
+use crate::programs::{Exhausted, Key, Programs, Update, lock};
 use crate::stats::Stats;
 
 /// How a program is spread over engine and host.
@@ -76,10 +77,10 @@ impl<P: Port + 'static> AneBackend<P> {
         let checked = factors.map(|factors| {
             let fitted = factors.into_iter().map(|(weight, (a, b))| {
                 let slot = self.options.variable.adapters.iter().find(|s| s.weight == weight);
-                let slot = slot.ok_or_else(|| device(format!("adapter: no slot for {weight}")))?;
+                let slot = slot.ok_or_else(|| invalid(format!("adapter: no slot for {weight}")))?;
                 let rank = slot.rank.next_multiple_of(width_multiple(&self.options.chip));
                 let fitted =
-                    fit(&a, &b, rank).map_err(|m| device(format!("adapter {weight}: {m}")))?;
+                    fit(&a, &b, rank).map_err(|m| invalid(format!("adapter {weight}: {m}")))?;
                 Ok((weight, fitted))
             });
             fitted.collect::<Result<BTreeMap<_, _>>>()
@@ -109,7 +110,11 @@ fn fit(a: &Tensor, b: &Tensor, rank: usize) -> std::result::Result<(Tensor, Tens
     if own != second || own > rank {
         return Err(format!("A {:?} and B {:?} in a slot of rank {rank}", a.shape(), b.shape()));
     }
-    let floats = |t: &Tensor| mil::eval::tensor_floats(t).ok_or("factors are no floats");
+    let floats = |t: &Tensor| {
+        let values = mil::eval::tensor_floats(t).ok_or("factors are no floats")?;
+        let fits = values.iter().all(|&x| half::f16::from_f64(x).is_finite());
+        fits.then_some(values).ok_or("a factor is beyond fp16, in which the engine computes")
+    };
     let (a, b) = (floats(a)?, floats(b)?);
     let wide = |rows: usize, at: &dyn Fn(usize, usize) -> f64| {
         let mut wide = vec![half::f16::ZERO; rows * rank];
@@ -262,7 +267,7 @@ impl<P: Port + 'static> AneBackend<P> {
         let multiple = width_multiple(chip);
         let whole = columns.iter().all(|&c| c > 0 && c.is_multiple_of(multiple));
         if columns.is_empty() || !whole || !columns.is_sorted() {
-            return Err(device(format!(
+            return Err(invalid(format!(
                 "columns {columns:?}: {} wants multiples of {multiple}, ascending",
                 chip.title
             )));
@@ -323,13 +328,13 @@ impl<P: Port + 'static> AneBackend<P> {
                     false => lowered.weights.iter().any(|(w, _)| w == weight),
                 };
                 if !there {
-                    return Err(device(format!(
+                    return Err(unsupported(format!(
                         "the layer of {weight}, which is to change, is on the host in function {name}"
                     )));
                 }
             }
             if !known {
-                return Err(device(format!("no layer has weight {weight}, which is to change")));
+                return Err(invalid(format!("no layer has weight {weight}, which is to change")));
             }
         }
         Ok(())
@@ -417,10 +422,10 @@ pub struct AneRunnable<P: Port + 'static> {
 fn given_weights(program: &Program, given: &[(String, [usize; 2])]) -> Result<Vec<Tensor>> {
     let one = |(name, size): &(String, [usize; 2])| {
         let weight = program.weights.find(name).and_then(|id| program.weights.get(id));
-        let weight = weight.ok_or_else(|| device(format!("there is no weight {name}")))?;
+        let weight = weight.ok_or_else(|| invalid(format!("there is no weight {name}")))?;
         passes::ane::half_precision(&weight.tensor, name)?
             .reshaped(size)
-            .map_err(|e| device(format!("weight {name}: {e}")))
+            .map_err(|e| bug(format!("weight {name}: {e}")))
     };
     given.iter().map(one).collect()
 }
@@ -476,7 +481,7 @@ impl<P: Port + 'static> AneRunnable<P> {
                     let (a, b) = (a.shape()[0], b.shape()[0]);
                     let message =
                         format!("is of {a} inputs and {b} outputs, the layer of {inner} and {out}");
-                    return Err(device(format!("adapter {weight}: {message}")));
+                    return Err(invalid(format!("adapter {weight}: {message}")));
                 }
                 given.push(factors.cloned());
             }
@@ -502,13 +507,13 @@ impl<P: Port + 'static> AneRunnable<P> {
             functions.map(|(name, f)| (name.clone(), f.ops.len(), f.values.len())).collect()
         };
         if sizes(&self.program) != sizes(&legal) || old.len() != legal.weights.iter().len() {
-            return Err(device("the program is another one than was prepared"));
+            return Err(invalid("the program is another one than was prepared"));
         }
         for (id, name, tensor) in &old {
             let new = legal.weights.get(*id).map(|w| &w.tensor);
             let new = new.filter(|n| n.dtype() == tensor.dtype() && n.shape() == tensor.shape());
             let new =
-                new.ok_or_else(|| device(format!("weight {name} is of another type or shape")))?;
+                new.ok_or_else(|| invalid(format!("weight {name} is of another type or shape")))?;
             if new.bytes().as_ptr() != tensor.bytes().as_ptr() {
                 self.weights.forget(*id);
             }
@@ -593,7 +598,7 @@ impl<P: Port + 'static> AneRunnable<P> {
             })
         };
         if adapted && self.options.variable.adapters.iter().enumerate().any(lacks) {
-            return Err(device(format!(
+            return Err(unsupported(format!(
                 "function {function} runs on the host, which an adapter does not reach"
             )));
         }
@@ -670,6 +675,6 @@ fn slice(tensor: &Tensor, tokens: usize, start: usize, count: usize) -> Result<T
     let each = tensor.bytes().len() / tokens.max(1);
     let bytes = tensor.bytes().slice(start * each..(start + count) * each);
     shape[axis] = count;
-    let bytes = bytes.ok_or_else(|| device("an input is shorter than it says"))?;
-    Tensor::new(tensor.dtype(), &shape, bytes).map_err(|e| device(e.to_string()))
+    let bytes = bytes.ok_or_else(|| bug("an input is shorter than it says"))?;
+    Tensor::new(tensor.dtype(), &shape, bytes).map_err(|e| bug(e.to_string()))
 }

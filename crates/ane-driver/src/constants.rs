@@ -9,7 +9,7 @@ use exec::{Backend, Fallback, Result, Runnable, State, Tensors};
 use mil::Program;
 use tensor::{Bytes, Tensor, WeightId};
 
-use crate::programs::device as fault;
+use crate::error::bug;
 use crate::{AneBackend, AneRunnable};
 
 /// A backend for which inputs of some names are constants of the engine's programs: whenever one of them
@@ -67,7 +67,7 @@ struct Bound<P: Port + 'static> {
 /// The same elements in memory of their own: whoever trains writes over his in place.
 fn copy_of(tensor: &Tensor) -> Result<Tensor> {
     let bytes = Bytes::copy_from(tensor.bytes());
-    Tensor::new(tensor.dtype(), tensor.shape(), bytes).map_err(|e| fault(e.to_string()))
+    Tensor::new(tensor.dtype(), tensor.shape(), bytes).map_err(|e| bug(e.to_string()))
 }
 
 impl<P: Port + 'static> Constants<P> {
@@ -113,7 +113,7 @@ impl<P: Port + 'static> Runnable for Constants<P> {
         self.bind(&constants)?;
         match &mut self.bound {
             Some(bound) => bound.runnable.run(function, &rest, state),
-            None => Err(fault("constants are not bound")),
+            None => Err(bug("constants are not bound")),
         }
     }
 

@@ -11,8 +11,9 @@ use mil::{Dim, TensorType};
 use passes::ane::{Binding, EngineStep, HostSource, Lowered, Source, StateSlot, Step, Wire};
 use tensor::Tensor;
 
+use crate::error::{bug, failed, invalid, unsupported};
 use crate::packing;
-use crate::programs::{Entry, Programs, Update, device, failed};
+use crate::programs::{Entry, Programs, Update};
 
 /// The factors of an adapter by the number of their slot, where it has any: `A` turned, `[in, rank]`,
 /// and `B` `[out, rank]`.
@@ -221,7 +222,7 @@ impl<P: Port> Executable<P> {
         host: &dyn Backend,
     ) -> Result<()> {
         if lowered.steps.len() != self.steps.len() {
-            return Err(device(
+            return Err(unsupported(
                 "other weights make other programs: the model must be prepared again",
             ));
         }
@@ -235,13 +236,13 @@ impl<P: Port> Executable<P> {
                         |own: &[Bound<P>], new: &[Binding]| own.iter().map(|b| &b.binding).eq(new);
                     if !alike(&ready.inputs, &step.inputs) || !alike(&ready.outputs, &step.outputs)
                     {
-                        return Err(device(
+                        return Err(unsupported(
                             "other weights make other programs: the model must be prepared again",
                         ));
                     }
                     ready.entry = programs.updated(&ready.entry, &step.program, update)?;
                 }
-                _ => return Err(device("other weights change what runs on the engine")),
+                _ => return Err(unsupported("other weights change what runs on the engine")),
             }
         }
         Ok(())
@@ -261,8 +262,7 @@ impl<P: Port> Executable<P> {
         let mut tensors: HashMap<Wire, Tensor> = HashMap::new();
         let mut held: HashMap<Wire, Arc<P::Surface>> = HashMap::new();
         for (name, wire) in &self.inputs {
-            let tensor =
-                inputs.get(name).ok_or_else(|| device(format!("input {name} is missing")))?;
+            let tensor = inputs.get(name).ok_or_else(|| bug(format!("input {name} is missing")))?;
             tensors.insert(*wire, tensor.clone());
         }
         let layout = self.layout;
@@ -291,8 +291,7 @@ impl<P: Port> Executable<P> {
                     let mut made = runnable.run("main", &given, state)?;
                     for (name, wire) in outputs {
                         let tensor = made.remove(name);
-                        let tensor =
-                            tensor.ok_or_else(|| device(format!("{name} was not made")))?;
+                        let tensor = tensor.ok_or_else(|| bug(format!("{name} was not made")))?;
                         tensors.insert(*wire, tensor);
                     }
                 }
@@ -311,7 +310,7 @@ impl<P: Port> Executable<P> {
         }
         // Masks multiply and add, so what is not finite in any slot of a cache reaches every later result.
         if !self.states.is_empty() && !results.values().all(finite) {
-            return Err(device("a result is not finite: the model left the engine's range"));
+            return Err(unsupported("a result is not finite: the model left the engine's range"));
         }
         resident.ahead |= !self.states.is_empty();
         Ok(results)
@@ -350,7 +349,7 @@ impl<P: Port> EngineReady<P> {
                 None => {
                     let tensor = tensors.get(&wire);
                     let tensor =
-                        tensor.ok_or_else(|| device(format!("{label}: an input is not made")))?;
+                        tensor.ok_or_else(|| bug(format!("{label}: an input is not made")))?;
                     let Binding { source, shape, .. } = &bound.binding;
                     copied += fill(programs, label, surface, &mut |bytes| match source {
                         Source::Tokens(_) => {
@@ -519,10 +518,10 @@ fn fetch<P: Port>(
     tokens: usize,
     programs: &Programs<P>,
 ) -> Result<Tensor> {
-    let surface = held.get(&wire).ok_or_else(|| device("a tensor is used before it is made"))?;
+    let surface = held.get(&wire).ok_or_else(|| bug("a tensor is used before it is made"))?;
     // A fixed number of tokens is the function's own.
     let tokens = ty.shape.get(1).and_then(Dim::fixed).unwrap_or(tokens);
-    let mut result = Err(device("a surface shows nothing"));
+    let mut result = Err(bug("a surface shows nothing"));
     let access = programs.port().access(surface, &mut |bytes| {
         result = match layout.columns {
             Some(columns) => packing::unpack_tokens(bytes, ty, columns, tokens),
@@ -542,15 +541,15 @@ fn finite(tensor: &Tensor) -> bool {
 
 /// Positions, lengthened with -1. Each is a slot of its own.
 fn padded(tensor: &Tensor, columns: usize, slots: Option<usize>) -> Result<Tensor> {
-    let values = tensor.as_slice::<i32>().map_err(|e| device(e.to_string()))?;
+    let values = tensor.as_slice::<i32>().map_err(|e| bug(e.to_string()))?;
     for (i, &position) in values.iter().enumerate() {
         let inside = usize::try_from(position).is_ok_and(|p| slots.is_none_or(|n| p < n));
         if !inside || values[..i].contains(&position) {
             let of = slots.map_or_else(String::new, |n| format!(" of {n} slots"));
-            return Err(device(format!("position {position} is no slot of its own{of}")));
+            return Err(invalid(format!("position {position} is no slot of its own{of}")));
         }
     }
     let mut values = values.to_vec();
     values.resize(columns, -1);
-    Tensor::from_slice(&[columns], &values).map_err(|e| device(e.to_string()))
+    Tensor::from_slice(&[columns], &values).map_err(|e| bug(e.to_string()))
 }

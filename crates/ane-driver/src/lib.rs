@@ -7,6 +7,7 @@
 
 mod backend;
 mod constants;
+mod error;
 mod executable;
 mod packing;
 mod programs;

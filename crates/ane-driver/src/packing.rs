@@ -8,11 +8,11 @@ use half::slice::HalfFloatSliceExt;
 use mil::TensorType;
 use tensor::{DType, Tensor};
 
-use crate::programs::device;
+use crate::error::bug;
 
 /// The elements of a tensor in half precision.
 fn halves(tensor: &Tensor) -> Result<Cow<'_, [f16]>> {
-    let unfit = || device(format!("{} where the engine takes floats", tensor.dtype()));
+    let unfit = || bug(format!("{} where the engine takes floats", tensor.dtype()));
     match tensor.dtype() {
         DType::F16 => tensor.as_slice::<f16>().map(Cow::Borrowed).map_err(|_| unfit()),
         DType::F32 => {
@@ -37,7 +37,7 @@ pub(crate) fn pack_tokens(tensor: &Tensor, columns: usize, surface: &mut [u8]) -
     let tokens = tensor.shape().get(1).copied().unwrap_or(0);
     let width = values.len() / tokens.max(1);
     if tokens > columns || surface.len() < width * columns * 2 {
-        return Err(device(format!("{tokens} tokens of {width} in {columns} columns")));
+        return Err(bug(format!("{tokens} tokens of {width} in {columns} columns")));
     }
     let out = &mut surface[..width * columns * 2];
     out.fill(0);
@@ -62,11 +62,11 @@ pub(crate) fn unpack_tokens(
     tokens: usize,
 ) -> Result<Tensor> {
     let rest: Option<Vec<usize>> = ty.shape[2..].iter().map(mil::Dim::fixed).collect();
-    let rest = rest.ok_or_else(|| device(format!("{ty} has no fixed width")))?;
+    let rest = rest.ok_or_else(|| bug(format!("{ty} has no fixed width")))?;
     let width: usize = rest.iter().product();
     let (halves, _) = surface.as_chunks::<2>();
     if halves.len() < width * columns {
-        return Err(device(format!("{ty} in a surface of {} bytes", surface.len())));
+        return Err(bug(format!("{ty} in a surface of {} bytes", surface.len())));
     }
     let at = |i: usize| f16::from_le_bytes(halves[i % width * columns + i / width]);
     let shape = [&[1, tokens], &rest[..]].concat();
@@ -83,7 +83,7 @@ pub(crate) fn pack_rows(tensor: &Tensor, shape: [usize; 4], surface: &mut [u8]) 
     let width = tensor.shape().last().copied().unwrap_or(1);
     let values = halves(tensor)?;
     if values.len() != rows * width || width > filled || surface.len() < rows * filled * 2 {
-        return Err(device(format!("{:?} in {rows} rows of {filled}", tensor.shape())));
+        return Err(bug(format!("{:?} in {rows} rows of {filled}", tensor.shape())));
     }
     let out = &mut surface[..rows * filled * 2];
     out.fill(0);
@@ -99,12 +99,12 @@ pub(crate) fn pack_rows(tensor: &Tensor, shape: [usize; 4], surface: &mut [u8]) 
 /// # Errors
 /// When the type is no float or the surface too small.
 pub(crate) fn unpack_rows(surface: &[u8], ty: &TensorType, multiple: usize) -> Result<Tensor> {
-    let shape = ty.fixed_shape().ok_or_else(|| device(format!("{ty} has no fixed size")))?;
+    let shape = ty.fixed_shape().ok_or_else(|| bug(format!("{ty} has no fixed size")))?;
     let width = shape.last().copied().unwrap_or(1).max(1);
     let (filled, count) = (width.next_multiple_of(multiple), shape.iter().product::<usize>());
     let (halves, _) = surface.as_chunks::<2>();
     if halves.len() < count / width * filled {
-        return Err(device(format!("{ty} in a surface of {} bytes", surface.len())));
+        return Err(bug(format!("{ty} in a surface of {} bytes", surface.len())));
     }
     let rows = halves.chunks_exact(filled).take(count / width);
     float_tensor(ty, &shape, rows.flat_map(|row| &row[..width]).copied().map(f16::from_le_bytes))
@@ -119,9 +119,9 @@ fn float_tensor(
     let made = match ty.dtype {
         DType::F16 => Tensor::from_slice(shape, &values.collect::<Vec<_>>()),
         DType::F32 => Tensor::from_slice(shape, &values.map(f16::to_f32).collect::<Vec<_>>()),
-        other => return Err(device(format!("{other} where the engine gives floats"))),
+        other => return Err(bug(format!("{other} where the engine gives floats"))),
     };
-    made.map_err(|e| device(e.to_string()))
+    made.map_err(|e| bug(e.to_string()))
 }
 
 /// Writes a tensor's elements in their order as fp16.
@@ -133,7 +133,7 @@ pub(crate) fn pack_raw(tensor: &Tensor, surface: &mut [u8]) -> Result<usize> {
     let room = surface.len();
     let out = surface
         .get_mut(..bytes)
-        .ok_or_else(|| device(format!("{bytes} bytes in a surface of {room}")))?;
+        .ok_or_else(|| bug(format!("{bytes} bytes in a surface of {room}")))?;
     let values = halves(tensor)?;
     out.as_chunks_mut::<2>().0.iter_mut().zip(&*values).for_each(|(to, x)| *to = x.to_le_bytes());
     Ok(bytes)

@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use ane_model::Chip;
-use exec::port::{MODEL_FILE, MODEL_PATH, Port, PortError, Qos, WeightFile};
-use exec::{ExecError, Result};
+use exec::Result;
+use exec::port::{MODEL_FILE, MODEL_PATH, Port, Qos, WeightFile};
 use mil::package::blob::WEIGHTS_PATH;
 use mil::text::{Dialect, print_with_weights};
 use mil::{Literal, Opset, Payload, Program, Type};
 use sha2::{Digest, Sha256};
 
+use crate::error::{failed, invalid, limit, unsupported};
 use crate::stats::Stats;
 
 /// Called when the process has used up its compilations; it may replace the process and not return.
@@ -29,14 +30,6 @@ pub enum Update {
     /// The loaded program's weight file is overwritten, the program unloaded and loaded again. Only
     /// where [`self_test`](crate::self_test()) says that this has an effect.
     Delta,
-}
-
-pub(crate) fn device(message: impl Into<String>) -> ExecError {
-    ExecError::Device { device: "ane".into(), message: message.into() }
-}
-
-pub(crate) fn failed(label: &str, e: &PortError) -> ExecError {
-    device(format!("{label}: {e}"))
 }
 
 /// What a program is known by: digests of its text and its weights. Sizes are part of the text; chip
@@ -158,7 +151,7 @@ impl<P: Port> Programs<P> {
             if let Some(exhausted) = &self.exhausted {
                 exhausted();
             }
-            return Err(device(format!(
+            return Err(limit(format!(
                 "{label}: this process has compiled {spent} programs, which is all it can; start it again"
             )));
         }
@@ -178,7 +171,7 @@ impl<P: Port> Programs<P> {
             port: self.port.clone(),
         };
         let wrote = write_files(&directory, &text, files);
-        wrote.map_err(|e| device(format!("{label}: {}: {e}", directory.display())))?;
+        wrote.map_err(|e| invalid(format!("{label}: {}: {e}", directory.display())))?;
         let compiled = self.prepared(|port| port.compile(&entry.model, Qos::default()));
         compiled.map_err(|e| failed(label, &e))?;
         self.count(|s| s.compilations += 1);
@@ -317,7 +310,7 @@ impl<P: Port> Programs<P> {
     /// whole, by renaming.
     fn reload(&self, entry: &Entry<P>, printed: Printed) -> Result<()> {
         let _alone = lock(&self.residency);
-        let place = |e: io::Error| device(format!("{}: {e}", entry.label));
+        let place = |e: io::Error| invalid(format!("{}: {e}", entry.label));
         let target = self.port.directory(&entry.model).join(relative(WEIGHTS_PATH));
         let fresh = target.with_extension("new");
         fs::write(&fresh, &printed.weights).map_err(place)?;
@@ -370,7 +363,7 @@ impl Printed {
         let dialect = if modern { Dialect::V1_3 } else { Dialect::V1_0 };
         let mut weights = Vec::new();
         let text = print_with_weights(&program, dialect, &mut weights)
-            .map_err(|e| device(format!("the program cannot be printed: {e}")))?;
+            .map_err(|e| unsupported(format!("the program cannot be printed: {e}")))?;
         if !text.contains(WEIGHTS_PATH) {
             weights.clear();
         }

@@ -9,7 +9,8 @@ use half::f16;
 use mil::{FunctionBuilder, Literal, OpKind, Opset, Program, TensorType};
 use tensor::{DType, Tensor, WeightStore};
 
-use crate::programs::{Programs, Update, device, failed};
+use crate::error::{bug, failed, unsupported};
+use crate::programs::{Programs, Update};
 
 /// What a self-test found.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,7 +45,7 @@ pub fn self_test<P: Port>(port: &Arc<P>, chip: &Chip) -> Result<SelfTest> {
     let second = reloaded.and_then(|reloaded| result(&programs, &reloaded));
     let wanted = result(&programs, &fresh)?;
     if first == wanted {
-        return Err(device("self-test: two programs of different weights compute the same"));
+        return Err(unsupported("self-test: two programs of different weights compute the same"));
     }
     let delta_reload = second.as_ref().is_ok_and(|second| *second == wanted);
     let note = (!delta_reload).then(|| {
@@ -64,7 +65,7 @@ fn program(factor: f32) -> Result<Program> {
     let mut weights = vec![f16::ZERO; channels * channels];
     weights.iter_mut().step_by(channels + 1).for_each(|w| *w = f16::from_f32(factor));
     let kernel = Tensor::from_slice(&[channels, channels, 1, 1], &weights);
-    let kernel = kernel.map_err(|e| device(e.to_string()))?;
+    let kernel = kernel.map_err(|e| bug(e.to_string()))?;
     let mut store = WeightStore::new();
     let mut b = FunctionBuilder::new("main", Opset::Ios16, &mut store);
     let x = b.input("x", TensorType::new(DType::F16, SHAPE.map(mil::Dim::Fixed)));

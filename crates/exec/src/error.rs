@@ -41,10 +41,12 @@ pub enum ExecError {
         bytes: usize,
     },
     /// The device refused or failed.
-    #[error("{device}: {message}")]
+    #[error("{device}: {}{message}", kind.prefix())]
     Device {
         /// Backend name.
         device: String,
+        /// Whose fault: of what a device refuses, that it does not do it.
+        kind: ErrorKind,
         /// What happened.
         message: String,
     },
@@ -59,7 +61,7 @@ impl ExecError {
                 ErrorKind::Invalid
             }
             ExecError::Memory { .. } => ErrorKind::Limit,
-            ExecError::Device { .. } => ErrorKind::Unsupported,
+            ExecError::Device { kind, .. } => *kind,
         }
     }
 }

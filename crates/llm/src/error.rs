@@ -20,7 +20,7 @@ pub enum Error {
     #[error(transparent)]
     Exec(#[from] exec::ExecError),
     /// A model file whose contents do not make a model that Rigel runs.
-    #[error("{}: {}{message}", file.display(), kind_word(*kind))]
+    #[error("{}: {}{message}", file.display(), kind.prefix())]
     Model {
         /// File or directory.
         file: PathBuf,
@@ -30,22 +30,13 @@ pub enum Error {
         message: String,
     },
     /// A request that does not fit the model.
-    #[error("{}{message}", kind_word(*kind))]
+    #[error("{}{message}", kind.prefix())]
     Request {
         /// Whose fault.
         kind: ErrorKind,
         /// What is wrong.
         message: String,
     },
-}
-
-fn kind_word(kind: ErrorKind) -> &'static str {
-    match kind {
-        ErrorKind::Invalid => "",
-        ErrorKind::Unsupported => "unsupported: ",
-        ErrorKind::Limit => "limit: ",
-        ErrorKind::Bug => "bug in rigel: ",
-    }
 }
 
 impl Error {

@@ -17,6 +17,18 @@ pub enum ErrorKind {
     Bug,
 }
 
+impl ErrorKind {
+    /// What stands before a message of this kind.
+    pub const fn prefix(self) -> &'static str {
+        match self {
+            ErrorKind::Invalid => "",
+            ErrorKind::Unsupported => "unsupported: ",
+            ErrorKind::Limit => "limit: ",
+            ErrorKind::Bug => "bug in rigel: ",
+        }
+    }
+}
+
 /// What an operation's own rules have to say, before it is known where the operation stands.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{message}")]
@@ -133,12 +145,7 @@ impl fmt::Display for Error {
         if let Some(operation) = &self.operation {
             write!(f, "op {operation}: ")?;
         }
-        f.write_str(match self.kind {
-            ErrorKind::Invalid => "",
-            ErrorKind::Unsupported => "unsupported: ",
-            ErrorKind::Limit => "limit: ",
-            ErrorKind::Bug => "bug in rigel: ",
-        })?;
+        f.write_str(self.kind.prefix())?;
         f.write_str(&self.message)
     }
 }

@@ -114,7 +114,13 @@ fn adapters_equal_merged_weights_and_swap_without_compiling() {
     // A and B exchanged do not fit.
     let exchanged: Factors =
         one.iter().map(|(name, (a, b))| (name.clone(), (b.clone(), a.clone()))).collect();
-    assert!(rig.backend.use_adapter(Some(exchanged)).is_err());
+    let refused = rig.backend.use_adapter(Some(exchanged)).unwrap_err();
+    assert_eq!(refused.kind(), mil::ErrorKind::Invalid);
+    let mut large = one.clone();
+    let (a, _) = large.values_mut().next().unwrap();
+    *a = Tensor::from_slice(a.shape(), &vec![1e5f32; a.len()]).unwrap();
+    let refused = rig.backend.use_adapter(Some(large)).unwrap_err().to_string();
+    assert!(refused.contains("a factor is beyond fp16"), "{refused}");
     rig.backend.use_adapter(None).unwrap();
     assert!(largest_difference(&on_engine(), &base) / scale < 1e-2);
     assert_eq!(rig.backend.stats().compilations, compiled);
