@@ -364,16 +364,7 @@ fn fallbacks(name: &str, lowered: &Lowered) -> Vec<Fallback> {
                 }
                 let described = function.describe(op);
                 let refused = lowered.refused.iter().find(|(o, _)| *o == described);
-                let open =
-                    |&v: &ValueId| function.tensor_ty(v).is_some_and(|t| t.fixed_shape().is_none());
-                let reason = match refused {
-                    Some((_, why)) => why,
-                    // A language model's number of tokens is open, and that of a program is not.
-                    None if lowered.columns.is_none() && operation.outputs.iter().any(open) => {
-                        "its size is not known before it runs"
-                    }
-                    None => "it has no form on the engine",
-                };
+                let reason = refused.map_or("it has no form on the engine", |(_, why)| why);
                 found.push(Fallback {
                     function: name.to_owned(),
                     kind: operation.kind,

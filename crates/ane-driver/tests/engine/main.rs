@@ -7,6 +7,7 @@ mod families;
 mod machines;
 mod peft;
 mod plain;
+mod shapes;
 mod stories;
 mod training;
 mod updates;

@@ -72,15 +72,15 @@ fn difference(a: &Tensor, b: &Tensor) -> f64 {
 }
 
 /// What a function gave on the emulated engine.
-struct Ran {
+pub(crate) struct Ran {
     /// Largest difference of an output in any step.
-    difference: f64,
-    dispatches: usize,
+    pub(crate) difference: f64,
+    pub(crate) dispatches: usize,
     /// Kinds of operations that stayed on the host.
     host: BTreeSet<&'static str>,
 }
 
-fn run(program: &Program, name: &str, setup: Setup, steps: usize) -> Option<Ran> {
+pub(crate) fn run(program: &Program, name: &str, setup: Setup, steps: usize) -> Option<Ran> {
     let function = &program.functions[name];
     let mut random = fastrand::Rng::with_seed(7);
     inputs(function, &mut random)?;

@@ -212,8 +212,8 @@ pub struct Lowered {
     /// The adapters' slots with `[out, in]` of their layer, in the order of the numbers in
     /// [`Source::AdapterA`].
     pub adapters: Vec<(AdapterSlot, [usize; 2])>,
-    /// Operations of the source that run on the host although the engine has a form for them, and
-    /// the rule that refuses each.
+    /// Operations of the source that run on the host, and why each: the rule that refuses it, or what keeps it
+    /// from having a form on the engine.
     pub refused: Vec<(String, String)>,
 }
 
@@ -284,7 +284,8 @@ pub fn lower(
     };
     let mut refused: BTreeMap<OpId, String> = BTreeMap::new();
     loop {
-        let segments = partition::partition(program, function, form, target, variable, &refused);
+        let (segments, unfit) =
+            partition::partition(program, function, form, target, variable, &refused);
         let mut lowering = lowering::Lowering::new(program, name, form, target, variable, weights);
         let mut found = BTreeMap::new();
         for segment in &segments {
@@ -302,9 +303,9 @@ pub fn lower(
             }
         }
         if found.is_empty() {
-            let describe = |(op, why): (&OpId, &String)| (function.describe(*op), why.clone());
-            let refused = refused.iter().map(describe).collect();
-            return lowering.finish(refused);
+            unfit.into_iter().for_each(|(op, why)| _ = refused.entry(op).or_insert(why));
+            let describe = |(op, why)| (function.describe(op), why);
+            return lowering.finish(refused.into_iter().map(describe).collect());
         }
         refused.extend(found);
     }

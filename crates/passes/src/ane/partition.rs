@@ -16,7 +16,8 @@ pub(super) enum Segment {
     Engine(Vec<OpId>),
 }
 
-/// Cuts the body of a function. `refused` stay on the host.
+/// Cuts the body of a function. `refused` stay on the host; so does what the engine has no form for, of which
+/// the reasons are returned too.
 pub(super) fn partition(
     program: &Program,
     function: &Function,
@@ -24,20 +25,24 @@ pub(super) fn partition(
     target: &Target<'_>,
     variable: &Variable,
     refused: &BTreeMap<OpId, String>,
-) -> Vec<Segment> {
+) -> (Vec<Segment>, BTreeMap<OpId, String>) {
     let ops = function.body.ops.iter().copied();
     let ops: Vec<OpId> = ops.filter(|&op| function.ops[op].kind != OpKind::Const).collect();
     // Nothing but tensors goes from one step to another.
     let tensor = |&v: &ValueId| function.tensor_ty(v).is_some();
     let lists = ops.iter().any(|&op| !function.ops[op].outputs.iter().all(tensor));
     let mut on_engine: BTreeSet<ValueId> = BTreeSet::new();
-    let mut placed = Vec::new();
+    let (mut placed, mut unfit) = (Vec::new(), BTreeMap::new());
     for op in ops {
-        let takes = match form {
-            Form::Dialect => takes(program, function, op, &on_engine),
-            Form::Plain { half } => !lists && plain::takes(function, op, half, &on_engine),
+        let why = match form {
+            Form::Dialect => (!takes(program, function, op, &on_engine)).then(|| {
+                format!("this {} has no form on the engine", function.ops[op].kind.name())
+            }),
+            Form::Plain { .. } if lists => Some("the function has lists".to_owned()),
+            Form::Plain { half } => plain::unfit(function, op, half, &on_engine),
         };
-        let engine = takes && !refused.contains_key(&op);
+        let engine = why.is_none() && !refused.contains_key(&op);
+        unfit.extend(why.map(|why| (op, why)));
         if engine {
             on_engine.extend(&function.ops[op].outputs);
         }
@@ -58,7 +63,7 @@ pub(super) fn partition(
             false => segments.push(Segment::Host(run)),
         }
     }
-    segments
+    (segments, unfit)
 }
 
 /// Neighbours in one place, in the function's order.

@@ -115,28 +115,43 @@ fn writing(kind: OpKind) -> Option<Writing> {
     })
 }
 
-/// Whether the engine may have a form for operation `id`. `half`: only of what is in fp16.
-pub(super) fn takes(
+/// Why the engine has no form for operation `id`, unless it may have one. `half`: only of what is in fp16.
+pub(super) fn unfit(
     function: &Function,
     id: OpId,
     half: bool,
     on_engine: &BTreeSet<ValueId>,
-) -> bool {
+) -> Option<String> {
     let op = &function.ops[id];
-    let Some(writing) = writing(op.kind) else { return false };
-    let fits = |v: ValueId| {
-        let ty = function.tensor_ty(v);
-        let ty = ty.filter(|t| t.dtype == DType::F16 || !half && t.dtype == DType::F32);
-        ty.and_then(embedded).is_some()
+    let Some(writing) = writing(op.kind).filter(|_| op.blocks.is_empty()) else {
+        return Some(format!("there is no {} on the engine", op.kind.name()));
     };
-    let mut fit = op.outputs.iter().all(|&v| fits(v));
+    let misfit = |v: ValueId| {
+        let (name, ty) = (&function.values[v].name, function.ty(v));
+        let Some(tensor) = ty.as_tensor() else {
+            return Some(format!("{name} is a {ty}"));
+        };
+        let floats = tensor.dtype == DType::F16 || !half && tensor.dtype == DType::F32;
+        let why = match tensor.fixed_shape() {
+            _ if embedded(tensor).is_some() && floats => return None,
+            _ if !floats && half => "where the engine takes fp16",
+            _ if !floats => "where the engine takes floats",
+            None => "whose size is not known before it runs",
+            Some(shape) if shape.contains(&0) => "which has no elements",
+            Some(_) => "which has more than four axes",
+        };
+        Some(format!("{name} is {tensor}, {why}"))
+    };
+    let mut misfits = op.outputs.iter().find_map(|&v| misfit(v));
     let mut there = false;
     op.for_each_arg_value(|v| {
-        fit &= function.const_of(v).is_some() || fits(v);
+        if misfits.is_none() && function.const_of(v).is_none() {
+            misfits = misfit(v);
+        }
         there |= on_engine.contains(&v);
     });
-    // What only moves elements is the host's unless they are on the engine.
-    fit && op.blocks.is_empty() && (writing != Writing::View || there)
+    let moves = || "it only moves elements, which are on the host".to_owned();
+    misfits.or_else(|| (writing == Writing::View && !there).then(moves))
 }
 
 /// A change of an integer argument from the source's axes to four.
@@ -203,7 +218,7 @@ impl Lowering<'_> {
             Writing::Rsqrt => {
                 let mut x = self.operand(e, id, "x")?;
                 let epsilon = self.view(id).float("epsilon").map_err(|e| self.place(id, e))?;
-                let epsilon = epsilon.unwrap_or(1e-12);
+                let epsilon = epsilon.or(OpKind::Rsqrt.default_epsilon()).unwrap_or(0.0);
                 if half::f16::from_f64(epsilon).to_f64() != 0.0 {
                     let epsilon = e.scalar(epsilon);
                     x = e.binary(OpKind::Add, x, epsilon, &format!("{name}_shifted"))?;
@@ -334,12 +349,8 @@ impl Lowering<'_> {
             args.push((param.name, value));
         }
         // The engine's compiler wants what Core ML adds by itself.
-        let missing = match kind {
-            OpKind::Inverse => Some(1e-4),
-            OpKind::Log => Some(1e-45),
-            _ => None,
-        };
-        if let Some(epsilon) = missing.filter(|_| op.arg("epsilon").is_none()) {
+        let missing = kind.default_epsilon().filter(|_| op.arg("epsilon").is_none());
+        if let Some(epsilon) = missing {
             args.push(("epsilon", e.scalar(epsilon)));
         }
         let written = e.b.op(kind).name(name);
