@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::Result;
 use crate::eval::{Scoring, Text};
 use crate::generate::Session;
 use crate::sample::logprobs;
+use crate::{Error, Result};
 
 /// Two engines on one text.
 #[derive(Clone, Debug)]
@@ -47,12 +47,9 @@ impl Agreement {
         self.positions.iter().filter(|p| p.best != p.reference_best)
     }
 
-    /// The part of positions at which the likeliest tokens are equal; 1 for a text of one token.
+    /// The part of positions at which the likeliest tokens are equal.
     pub fn fraction(&self) -> f64 {
-        match self.positions.len() {
-            0 => 1.0,
-            all => 1.0 - self.disagreements().count() as f64 / all as f64,
-        }
+        1.0 - self.disagreements().count() as f64 / self.positions.len() as f64
     }
 
     /// The smallest and the median margin of the reference.
@@ -64,7 +61,7 @@ impl Agreement {
 
     /// Means of both engines' negative log-likelihoods, the reference's second.
     pub fn mean_nlls(&self) -> [f64; 2] {
-        let count = self.positions.len().max(1) as f64;
+        let count = self.positions.len() as f64;
         let mean = |of: fn(&Position) -> f64| self.positions.iter().map(of).sum::<f64>() / count;
         [mean(|p| p.nll), mean(|p| p.reference_nll)]
     }
@@ -74,7 +71,7 @@ impl Agreement {
 /// many tokens are done.
 ///
 /// # Errors
-/// As for [`evaluate`](crate::eval::evaluate).
+/// As for [`evaluate`](crate::eval::evaluate), and for a text of one token, which predicts none.
 pub fn compare(
     (session, scoring): (&mut Session, Scoring),
     reference: &mut Session,
@@ -88,6 +85,11 @@ pub fn compare(
         time: Duration::ZERO,
         reference_time: Duration::ZERO,
     };
+    if text.ids.len() == 1 {
+        return Err(Error::request(
+            "there is nothing to compare: the text has one token, which nothing predicts",
+        ));
+    }
     for window in text.windows(session)? {
         let timed = |session: &mut Session, scoring, time: &mut Duration| {
             let start = Instant::now();

@@ -156,6 +156,71 @@ fn the_same_adapter_on_a_gguf_file() {
     }
 }
 
+/// `[rows, ..]` whose heads of `dim` rows are rotated by neighbours, with rows as if they were rotated by halves.
+fn by_halves(tensor: &Tensor, dim: usize) -> Tensor {
+    let (rows, width) = (tensor.shape()[0], tensor.shape()[1]);
+    let values = tensor.as_slice::<f32>().unwrap();
+    let from = |row: usize| row - row % dim + row % (dim / 2) * 2 + row % dim / (dim / 2);
+    let turned: Vec<f32> = (0..rows)
+        .flat_map(|row| values[from(row) * width..][..width].iter().copied())
+        .collect();
+    Tensor::from_slice(tensor.shape(), &turned).unwrap()
+}
+
+/// llama2.c files have the rows of queries and keys in the order of GGUF's.
+#[test]
+fn the_same_adapter_on_a_llama2c_file() {
+    let path = testkit::shared_dir().join("models/stories260K.bin");
+    let file = import::open(&path).unwrap();
+    let turned = |name: &str| name.contains("q_proj") || name.contains("k_proj");
+    let weights = file.tensors().into_iter().map(|t| {
+        let tensor = file.tensor(t.name).unwrap();
+        let tensor = if turned(t.name) { by_halves(&tensor, 8) } else { tensor };
+        (t.name.to_owned(), tensor)
+    });
+    let config = json!({
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_act": "silu",
+        "hidden_size": 64,
+        "intermediate_size": 172,
+        "max_position_embeddings": 512,
+        "num_attention_heads": 8,
+        "num_hidden_layers": 5,
+        "num_key_value_heads": 4,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": true,
+        "vocab_size": 512,
+    });
+    let dir = tempfile::tempdir().unwrap();
+    write_hf(dir.path(), &config.to_string(), &weights.collect());
+    let layer = |module: &str, out: usize| {
+        let factor = |name: &str, shape: [usize; 2]| {
+            let values = seeded::tensor(3, &format!("{module}{name}"), shape[0] * shape[1], SCALE);
+            Tensor::from_slice(&shape, &values).unwrap()
+        };
+        let (a, b) = (factor("a", [4, 64]), factor("b", [out, 4]));
+        peft::LowRank { module: format!("model.layers.2.self_attn.{module}"), a, b, scale: 2.0 }
+    };
+    let layers = [layer("q_proj", 64), layer("k_proj", 32), layer("v_proj", 32)];
+    peft::write(dir.path().join("it"), None, &layers).unwrap();
+    let adapter = PeftAdapter::open(dir.path().join("it")).unwrap();
+    let ids = [1, 403, 407, 261, 378];
+    let logits = |model: Model, adapter: &PeftAdapter| {
+        score(&model, model.adapter(adapter).unwrap(), &ids)
+    };
+    let (ours, theirs) = (logits(exact(&path), &adapter), logits(exact(dir.path()), &adapter));
+    compare(&ours, &theirs, CLOSE).unwrap();
+    let zero = |l: &peft::LowRank| peft::LowRank {
+        b: Tensor::zeros(DType::F32, l.b.shape()).unwrap(),
+        ..l.clone()
+    };
+    peft::write(dir.path().join("none"), None, &layers.each_ref().map(zero)).unwrap();
+    let none = PeftAdapter::open(dir.path().join("none")).unwrap();
+    assert!(compare(&logits(exact(&path), &none), &theirs, CLOSE).is_err());
+}
+
 #[test]
 fn adapters_take_turns_and_caches_are_forgotten() {
     let expected = Expected::open("llama");

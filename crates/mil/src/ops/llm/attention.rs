@@ -38,9 +38,7 @@ impl Options {
         let scale = op.float("scale")?.unwrap_or(1.0);
         let (window, softcap) = (op.int("window")?, op.float("softcap")?);
         if window.is_some_and(|w| w < 1) || softcap.is_some_and(|c| c <= 0.0) {
-            return Err(OpError::invalid(format!(
-                "window {window:?} and softcap {softcap:?} must be positive"
-            )));
+            return Err(OpError::invalid("window and softcap must be positive"));
         }
         Ok(Options { scale, window, softcap })
     }

@@ -49,9 +49,7 @@ impl Options {
         let rows = usize::try_from(chunk).ok().filter(|&n| n > 0);
         match rows.filter(|_| softcap.is_none_or(|c| c > 0.0)) {
             Some(chunk) => Ok(Options { softcap, chunk }),
-            None => Err(OpError::invalid(format!(
-                "softcap {softcap:?} and chunk {chunk} must be positive"
-            ))),
+            None => Err(OpError::invalid("softcap and chunk must be positive")),
         }
     }
 }
