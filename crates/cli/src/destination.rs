@@ -1,9 +1,11 @@
 //! Where a command may write what it makes of a model.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
 use mil::package::Package;
+use mil::package::blob::WEIGHTS_PATH;
 
 /// Whether the destination is MIL text and no package.
 ///
@@ -32,7 +34,24 @@ pub(crate) fn check(to: &Path, text: bool, source: &Path, force: bool) -> Result
         let free = place.symlink_metadata().is_err();
         ensure!(free || force, "{}: is there already; --force replaces it", place.display());
     }
+    if let Some(other) = places.get(1).filter(|w| w.exists()).and_then(|_| sharer(to)) {
+        bail!(
+            "{}: {} has its weights in {} too; write into another folder",
+            to.display(),
+            other.display(),
+            places[1].display()
+        );
+    }
     Ok(())
+}
+
+/// Another MIL text in the folder of `to` that reads the weight file there.
+fn sharer(to: &Path) -> Option<PathBuf> {
+    let folder = to.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let texts = folder.read_dir().ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    let others = texts.filter(|t| t.file_name() != to.file_name());
+    let mut others = others.filter(|t| t.extension().is_some_and(|e| e == "mil"));
+    others.find(|t| fs::read_to_string(t).is_ok_and(|text| text.contains(WEIGHTS_PATH)))
 }
 
 /// Whether the file or folder `place` is the model at `source`, would be a part of it, or holds it.

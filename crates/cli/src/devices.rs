@@ -17,7 +17,7 @@ use passes::ane::{AdapterSlot, Variable};
 use serde_json::{Value, json};
 use tensor::Tensor;
 
-use crate::{chips, environment};
+use crate::{chips, environment, scratch};
 
 /// More threads than any machine has processors only take memory.
 const MAX_THREADS: i64 = 1024;
@@ -96,6 +96,8 @@ struct Engine {
     /// All if none is named.
     functions: Option<Vec<String>>,
     title: String,
+    /// What lengths of caches are multiples of.
+    multiple: usize,
 }
 
 /// An adapter's `A` and `B` by the names of weights.
@@ -189,7 +191,7 @@ impl EngineArgs {
             Numbers::Fp16 => Arithmetic::Fp16,
             Numbers::Engine => Arithmetic::Engine,
         };
-        let machine = Machine::new(chip.clone(), os, arithmetic, environment::temporary());
+        let machine = Machine::new(chip.clone(), os, arithmetic, scratch::folder()?);
         let title = format!("emulated {}", chip.title);
         let port = Emulator::new(machine);
         Ok(Box::new(move |slots| over(port, host, (chip, os, title), functions, slots)))
@@ -221,6 +223,7 @@ fn over<P: Port + 'static>(
     functions: Option<Vec<String>>,
     adapters: Vec<AdapterSlot>,
 ) -> Device {
+    let multiple = passes::ane::width_multiple(&chip);
     let options = Options {
         chip,
         os,
@@ -237,6 +240,7 @@ fn over<P: Port + 'static>(
         adapt: Box::new(move |factors| adapted.use_adapter(Some(factors))),
         functions,
         title,
+        multiple,
     };
     Device { backend, engine: Some(engine) }
 }
@@ -252,6 +256,15 @@ impl Device {
         let on_engine =
             |e: &Engine| e.functions.as_ref().is_none_or(|all| all.iter().any(|f| f == name));
         !self.engine.as_ref().is_some_and(on_engine)
+    }
+
+    /// The length of caches for a context of `wanted` tokens, of `most` that the model knows: on an engine a
+    /// multiple of what its chip takes, the next one up, or down where that is too long.
+    pub(crate) fn context(&self, wanted: usize, most: usize) -> usize {
+        let multiple = self.engine.as_ref().map_or(1, |e| e.multiple);
+        let up = wanted.next_multiple_of(multiple);
+        let down = wanted - wanted % multiple;
+        if up > most && down > 0 { down } else { up }
     }
 
     /// Gives the engine, if there is one, another adapter.

@@ -33,8 +33,3 @@ pub(crate) fn hub() -> Result<Hub> {
 pub(crate) fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, Into::into)
 }
-
-/// Where programs of an emulated engine are written.
-pub(crate) fn temporary() -> PathBuf {
-    std::env::temp_dir()
-}

@@ -1,26 +1,76 @@
-//! Ctrl-C: a first one asks the generation to end, a second one ends the program.
+//! SIGINT and SIGTERM: the first one asks an answer that is being generated to end; any other ends the program,
+//! without what it has in the temporary folder.
 
-use std::process;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::{self, ExitCode};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use anyhow::{Context, Result};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
-/// Exit status of an interrupted program, as shells expect: 128 + SIGINT.
-pub(crate) const INTERRUPTED: u8 = 130;
+use crate::scratch;
 
-/// A flag that Ctrl-C sets. To be called once.
+/// Exit status of a program that a signal ended is this and the signal's number, as shells have it.
+const SIGNALLED: i32 = 128;
+
+/// The last signal.
+static SIGNAL: AtomicI32 = AtomicI32::new(SIGINT);
+
+/// The flag of what ends when it is asked to.
+static ASKED: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
+
+/// Handles signals from now on.
 ///
 /// # Errors
 /// When the system takes no handler.
-pub(crate) fn flag() -> Result<Arc<AtomicBool>> {
-    let flag = Arc::new(AtomicBool::new(false));
-    let handled = flag.clone();
-    ctrlc::set_handler(move || {
-        if handled.swap(true, Ordering::Relaxed) {
-            process::exit(INTERRUPTED.into());
+pub(crate) fn handle() -> Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
+    let handler = move || {
+        for signal in signals.forever() {
+            SIGNAL.store(signal, Ordering::Relaxed);
+            let first = asked().as_ref().is_some_and(|flag| !flag.swap(true, Ordering::Relaxed));
+            if !first {
+                scratch::remove();
+                process::exit(SIGNALLED + signal);
+            }
         }
-    })
-    .context("cannot handle Ctrl-C")?;
-    Ok(flag)
+    };
+    thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(handler)
+        .context("cannot handle signals")?;
+    Ok(())
+}
+
+/// Exit status after a signal was heeded.
+pub(crate) fn status() -> ExitCode {
+    let status = SIGNALLED + SIGNAL.load(Ordering::Relaxed);
+    u8::try_from(status).map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+/// A flag that the next signal sets instead of ending the program, as long as this lives.
+pub(crate) struct Heeded(Arc<AtomicBool>);
+
+impl Heeded {
+    pub(crate) fn new() -> Self {
+        let flag = Arc::new(AtomicBool::new(false));
+        *asked() = Some(flag.clone());
+        Heeded(flag)
+    }
+
+    pub(crate) fn flag(&self) -> Arc<AtomicBool> {
+        self.0.clone()
+    }
+}
+
+impl Drop for Heeded {
+    fn drop(&mut self) {
+        *asked() = None;
+    }
+}
+
+fn asked() -> MutexGuard<'static, Option<Arc<AtomicBool>>> {
+    ASKED.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -97,10 +97,16 @@ impl ModelArgs {
             let model = Model::load_with(path, LoadOptions::default())?;
             let config = model.config().clone();
             let most = if self.device.is_engine() { ENGINE_CONTEXT } else { DEFAULT_CONTEXT };
-            let context = self.context.unwrap_or(config.max_context.min(most));
-            let program = model.specialize(context)?;
             let adapters = self.adapters.open(&model)?;
             let device = open(adapters.as_ref().map(|a| a.slots().to_vec()).unwrap_or_default());
+            let wanted = self.context.unwrap_or(config.max_context.min(most));
+            let context = device.context(wanted, config.max_context);
+            if context != wanted {
+                eprintln!(
+                    "note: --context {context} instead of {wanted}, which the engine does not take"
+                );
+            }
+            let program = model.specialize(context)?;
             let runnable = self.prepare(&program, adapters.as_ref(), &device)?;
             let session = Session::new(runnable, context, config.vocab)?;
             let mut loaded = Loaded {

@@ -15,6 +15,7 @@ mod loading;
 mod output;
 mod progress;
 mod sampling_args;
+mod scratch;
 
 use std::process::ExitCode;
 
@@ -45,7 +46,7 @@ Environment:
   NO_COLOR       No colours, even on a terminal
 
 Results go to standard output, all else to standard error.
-Exit status: 0 success, 1 failure, 2 wrong usage, 130 interrupted; of diff 0 the same, 1 different, 2 failure;
+Exit status: 0 success, 1 failure, 2 wrong usage, 130 interrupted, 143 terminated; of diff 0 the same, 1 different, 2 failure;
 of check 0 nothing denied, 1 something denied, 2 failure.";
 
 /// The whole command line.
@@ -57,8 +58,9 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().command.run() {
-        Ok(code) => code,
-        Err(error) => failure::report(&error),
-    }
+    let command = Cli::parse().command;
+    let code = interrupt::handle().and_then(|()| command.run());
+    let code = code.unwrap_or_else(|error| failure::report(&error));
+    scratch::remove();
+    code
 }

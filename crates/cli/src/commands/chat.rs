@@ -3,8 +3,6 @@
 use std::io::{self, BufRead, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
@@ -16,7 +14,7 @@ use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
 use super::generate::summary;
-use crate::interrupt::{self, INTERRUPTED};
+use crate::interrupt::{self, Heeded};
 use crate::loading::{Loaded, ModelArgs};
 use crate::sampling_args::SamplingArgs;
 use crate::{environment, failure, output};
@@ -55,8 +53,6 @@ impl Chat {
         let mut loaded = self.model.load()?;
         let tokenizer = loaded.tokenizer()?;
         let template = ChatTemplate::for_model(&loaded.file)?;
-        // Until here Ctrl-C ends the program at once.
-        let cancel = interrupt::flag()?;
         loaded.introduce();
         let mut input = Input::open()?;
         if input.is_terminal() {
@@ -73,10 +69,8 @@ impl Chat {
                 "/reset" => messages = begin(),
                 command if command.split_whitespace().next() == Some("/adapter") => {
                     let name = command.split_whitespace().nth(1);
-                    match adapter(&mut loaded, name) {
-                        Err(e) if !input.is_terminal() => return Err(e),
-                        Err(e) => failure::show(&e),
-                        Ok(()) => {}
+                    if let Err(e) = adapter(&mut loaded, name) {
+                        failure::show(&e);
                     }
                 }
                 command if command.starts_with('/') && !command.contains(char::is_whitespace) => {
@@ -84,16 +78,15 @@ impl Chat {
                 }
                 message => {
                     messages.push(Message::new("user", message));
-                    cancel.store(false, Ordering::Relaxed);
                     let prompt = template.encode(&tokenizer, &messages).map_err(Into::into);
-                    let answer = prompt
-                        .and_then(|prompt| self.answer(&mut loaded, &tokenizer, &prompt, &cancel));
+                    let answer =
+                        prompt.and_then(|prompt| self.answer(&mut loaded, &tokenizer, &prompt));
                     match answer {
                         Ok(answer)
                             if answer.finish_reason == FinishReason::Cancelled
                                 && !input.is_terminal() =>
                         {
-                            return Ok(ExitCode::from(INTERRUPTED));
+                            return Ok(interrupt::status());
                         }
                         Ok(answer) => messages.push(Message::new("assistant", answer.text)),
                         // A person can say something else; a script would not know.
@@ -115,14 +108,14 @@ impl Chat {
         loaded: &mut Loaded,
         tokenizer: &Tokenizer,
         prompt: &[u32],
-        cancel: &Arc<AtomicBool>,
     ) -> Result<Generated> {
+        let heeded = Heeded::new();
         let options = GenerateOptions {
             sampling: self.sampling.params(),
             max_tokens: self.max_tokens,
             stop: self.stop.clone(),
             overflow: Overflow::Stop,
-            cancel: Some(cancel.clone()),
+            cancel: Some(heeded.flag()),
             ..GenerateOptions::default()
         };
         let generation = loaded.session.generate(tokenizer, prompt, options);

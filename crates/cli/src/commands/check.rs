@@ -139,7 +139,8 @@ impl Check {
         options.ensure_function(&package.program, &source.display().to_string())?;
         let outcome = self.fixing.apply(package, options, policy, to);
         let outcome = outcome.with_context(|| source.display().to_string())?;
-        let subject = Subject::of_package(to.display().to_string(), outcome.package.clone());
+        let place = outcome.written.as_ref().unwrap_or(&source);
+        let subject = Subject::of_package(place.display().to_string(), outcome.package.clone());
         let report = check::check(&subject, options, policy, None)?;
         match self.format {
             Format::Text => {

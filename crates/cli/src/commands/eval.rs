@@ -47,8 +47,8 @@ pub(crate) struct Eval {
     /// top (the likeliest next tokens: id, piece, logprob). With --against: ids, predicted, agree, agreement,
     /// margins (smallest, median), disagreements (index, best, reference_best, margin),
     /// largest_difference, largest_relative_difference (as part of the other's largest logit at that token),
-    /// mean_nll, time_s, reference (name, mean_nll, time_s), and on an engine engine, as of `generate`, and
-    /// predicted_s of the comparison alone
+    /// mean_nll, time_s (of an emulated engine, how long it takes to emulate it here), reference (name, mean_nll,
+    /// time_s), and on an engine engine, as of `generate`, and predicted_s of the comparison alone
     #[arg(long)]
     json: bool,
 }
@@ -211,9 +211,11 @@ fn print_agreement(text: &Text<'_>, found: &Agreement, predicted: Option<f64>) -
         found.largest_difference, found.largest_relative_difference
     ))?;
     output::line(&format!("mean nll       {mean:.5}, on the CPU {reference:.5}"))?;
+    // An engine that keeps no clock of its own is a real one.
+    let what = if predicted.is_some() { " for emulating it here" } else { "" };
     let clock = predicted.map_or_else(String::new, |s| format!(", by the engine's clock {s:.4} s"));
     output::line(&format!(
-        "time           {:.2} s, on the CPU {:.2} s{clock}",
+        "time           {:.2} s{what}, on the CPU {:.2} s{clock}",
         found.time.as_secs_f64(),
         found.reference_time.as_secs_f64()
     ))?;

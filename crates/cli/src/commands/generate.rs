@@ -1,8 +1,6 @@
 //! `rigel generate`: continues a text.
 
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -14,7 +12,7 @@ use llm::template::{ChatTemplate, Message};
 use serde_json::{Value, json};
 
 use super::text_or_stdin;
-use crate::interrupt::{self, INTERRUPTED};
+use crate::interrupt::{self, Heeded};
 use crate::loading::{Loaded, ModelArgs};
 use crate::output;
 use crate::sampling_args::SamplingArgs;
@@ -68,8 +66,6 @@ impl Generate {
         let tokenizer = loaded.tokenizer()?;
         loaded.introduce();
         let prompt_ids = self.prompt_ids(&prompt, &loaded, &tokenizer)?;
-        // Until here Ctrl-C ends the program at once.
-        let cancel = interrupt::flag()?;
         let adapters = self.model.used_adapters();
         let mut reports = Vec::new();
         for (nth, name) in adapters.iter().enumerate() {
@@ -79,14 +75,14 @@ impl Generate {
             if let Some(name) = name.filter(|_| adapters.len() > 1 && !self.json) {
                 output::line(&format!("{}[{name}]", if nth > 0 { "\n" } else { "" }))?;
             }
-            let generated = self.answer(&mut loaded, &tokenizer, &prompt_ids, &cancel)?;
+            let generated = self.answer(&mut loaded, &tokenizer, &prompt_ids)?;
             if self.json {
                 let seed = self.sampling.params().seed;
                 reports.push(report(&prompt_ids, &generated, seed, &loaded, &tokenizer));
             }
             if generated.finish_reason == FinishReason::Cancelled {
                 self.print(reports, adapters.len())?;
-                return Ok(ExitCode::from(INTERRUPTED));
+                return Ok(interrupt::status());
             }
         }
         self.print(reports, adapters.len())?;
@@ -108,8 +104,8 @@ impl Generate {
         loaded: &mut Loaded,
         tokenizer: &Tokenizer,
         prompt_ids: &[u32],
-        cancel: &Arc<AtomicBool>,
     ) -> Result<Generated> {
+        let heeded = Heeded::new();
         let options = GenerateOptions {
             sampling: self.sampling.params(),
             max_tokens: Some(self.max_tokens),
@@ -117,7 +113,7 @@ impl Generate {
             ignore_end: self.ignore_end,
             logprobs: self.logprobs,
             overflow: self.slide.map_or(Overflow::Stop, |keep| Overflow::Slide { keep }),
-            cancel: Some(cancel.clone()),
+            cancel: Some(heeded.flag()),
         };
         let mut generation = loaded.session.generate(tokenizer, prompt_ids, options)?;
         for step in generation.by_ref() {

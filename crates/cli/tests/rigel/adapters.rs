@@ -142,7 +142,7 @@ fn devices_are_compared() {
     let shown = eval(&text, &[&emulator[..], &["--against", "cpu"]].concat());
     assert_eq!(shown.code, 0, "{}", shown.err);
     for part in
-        ["40 (39 predicted)", "same likeliest", "margins        smallest", "by the engine's clock"]
+        ["40 (39 predicted)", "same likeliest", "for emulating it here", "by the engine's clock"]
     {
         assert!(shown.out.contains(part), "{}", shown.out);
     }
@@ -155,4 +155,9 @@ fn devices_are_compared() {
         &["--mode prefill"],
     );
     assert_eq!(eval(&text, &["--adapter", &a, "--use", "a", "--use", "none"]).code, 1);
+    let one = rigel(with_stories(
+        "eval",
+        &["--text", text.to_str().unwrap(), "--max-tokens", "1", "--against", "cpu"],
+    ));
+    assert_fails(&one, &["the text has one token"]);
 }

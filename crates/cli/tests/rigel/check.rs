@@ -181,3 +181,56 @@ fn states_are_padded_if_the_interface_may_change() {
     let left = |f: &serde_json::Value| f["rule"] == "ane-state-dimension";
     assert!(!padded["findings"].as_array().unwrap().iter().any(left));
 }
+
+#[test]
+fn nothing_is_written_where_nothing_is_rewritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("fixed.mlpackage");
+    let report = fixed("gpt2_stateful.mlpackage", to.to_str().unwrap(), &[]);
+    assert_eq!(report["fixes"]["applied"], serde_json::json!([]));
+    assert_eq!(report["fixes"]["written"], serde_json::Value::Null);
+    assert!(report["file"].as_str().unwrap().ends_with("gpt2_stateful.mlpackage"), "{report}");
+    let source = artefact("gpt2_stateful.mlpackage");
+    let told = rigel(["check", &source, "--fix", "-o", to.to_str().unwrap(), "--deny", "none"]);
+    assert!(told.out.contains("nothing was rewritten, and nothing is written"), "{}", told.out);
+    let left = told.out.lines().find(|l| l.starts_with("left ane-state-dimension: ")).unwrap();
+    assert!(left.contains("_cache"), "{left}");
+    assert!(!to.exists());
+}
+
+#[test]
+fn weights_of_a_neighbour_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let source = artefact("ane_block_ios18.mlpackage");
+    let fix = |to: &str| {
+        let fix = ["--path", "direct", "--fix", "--force", "--deny", "none"];
+        rigel([&["check", &source, "-o", to], &fix[..]].concat())
+    };
+    let (first, second) = (place("first.mil"), place("second.mil"));
+    assert_eq!(fix(&first).code, 0);
+    let weights = fs::read(dir.path().join("weights/weight.bin")).unwrap();
+    let refused = fix(&second);
+    assert_eq!(refused.code, 2, "{}", refused.out);
+    assert!(refused.err.contains("first.mil has its weights in"), "{}", refused.err);
+    assert_eq!(fs::read(dir.path().join("weights/weight.bin")).unwrap(), weights);
+    // Its own it may replace.
+    assert_eq!(fix(&first).code, 0);
+}
+
+#[test]
+fn an_epsilon_that_is_written_out_is_the_one_that_was_meant() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (source, to) = (place("log.mil"), place("fixed.mil"));
+    let ty = "tensor<fp32, [1, 4, 1, 64]>";
+    let text = format!(
+        "program(1.3)\n[]\n{{\n    func main<ios18>({ty} x) {{\n        {ty} y = log(x = x);\n    }} -> (y);\n}}"
+    );
+    fs::write(&source, text).unwrap();
+    // Zero, where nothing but the epsilon counts.
+    let fix = ["--path", "direct", "--fix", "--input", "x=zeros", "--deny", "none"];
+    let outcome = rigel([&["check", &source, "-o", &to], &fix[..]].concat());
+    assert_eq!(outcome.code, 0, "{}", outcome.err);
+    assert!(outcome.out.contains("epsilon = 1e-45"), "{}", outcome.out);
+}

@@ -73,8 +73,10 @@ fn generate_answers() {
 fn chat_by_lines_keeps_the_conversation() {
     let mut chat = command();
     chat.args(["chat", "--model", &smollm2(), "--temperature", "0", "-n", "24"]);
-    let outcome =
-        finish(chat, "What is the capital of France?\n\n/reset\n/nonsense\n/quit\nnever read\n");
+    let outcome = finish(
+        chat,
+        "/adapter nope\nWhat is the capital of France?\n\n/reset\n/nonsense\n/quit\nnever read\n",
+    );
     assert_eq!(outcome.code, 0, "{}", outcome.err);
     assert!(outcome.out.contains("Paris") && outcome.out.ends_with('\n'), "{}", outcome.out);
     assert!(outcome.err.contains("no command /nonsense"), "{}", outcome.err);

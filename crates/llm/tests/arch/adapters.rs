@@ -161,9 +161,8 @@ fn by_halves(tensor: &Tensor, dim: usize) -> Tensor {
     let (rows, width) = (tensor.shape()[0], tensor.shape()[1]);
     let values = tensor.as_slice::<f32>().unwrap();
     let from = |row: usize| row - row % dim + row % (dim / 2) * 2 + row % dim / (dim / 2);
-    let turned: Vec<f32> = (0..rows)
-        .flat_map(|row| values[from(row) * width..][..width].iter().copied())
-        .collect();
+    let turned: Vec<f32> =
+        (0..rows).flat_map(|row| values[from(row) * width..][..width].iter().copied()).collect();
     Tensor::from_slice(tensor.shape(), &turned).unwrap()
 }
 
@@ -207,9 +206,8 @@ fn the_same_adapter_on_a_llama2c_file() {
     peft::write(dir.path().join("it"), None, &layers).unwrap();
     let adapter = PeftAdapter::open(dir.path().join("it")).unwrap();
     let ids = [1, 403, 407, 261, 378];
-    let logits = |model: Model, adapter: &PeftAdapter| {
-        score(&model, model.adapter(adapter).unwrap(), &ids)
-    };
+    let logits =
+        |model: Model, adapter: &PeftAdapter| score(&model, model.adapter(adapter).unwrap(), &ids);
     let (ours, theirs) = (logits(exact(&path), &adapter), logits(exact(dir.path()), &adapter));
     compare(&ours, &theirs, CLOSE).unwrap();
     let zero = |l: &peft::LowRank| peft::LowRank {

@@ -20,7 +20,7 @@ use crate::{destination, output};
 pub(super) struct FixArgs {
     /// Rewrite what rules complain of where that keeps results, and report on the program that was written. Every
     /// function runs before and after on the same random inputs, several times if it has states, in exact
-    /// arithmetic; a program that gives something else is not written
+    /// arithmetic; a program that gives something else is not written, nor one of which nothing was rewritten
     #[arg(long, requires = "output", conflicts_with_all = ["baseline", "write_baseline", "list"])]
     pub(super) fix: bool,
     /// Where to write it, as .mlpackage or .mil; MIL text has its weights in weights/weight.bin beside it
@@ -46,9 +46,10 @@ pub(super) struct FixArgs {
 
 /// What was done, and what was written.
 pub(super) struct Outcome {
-    /// The program that was written.
+    /// The program as it is now.
     pub(super) package: Package,
-    to: PathBuf,
+    /// Where it was written, unless nothing was rewritten.
+    pub(super) written: Option<PathBuf>,
     fixed: Fixed,
     checked: Option<(Closeness, Vec<Checked>)>,
 }
@@ -83,10 +84,12 @@ impl FixArgs {
             passes::fixes::fix(&mut program, &options.rules(), self.fix_interface, &|finding| {
                 options.concerns(finding) && !policy.allows(finding.rule)
             })?;
-        let checked = if self.no_compare || fixed.applied.is_empty() {
-            None
-        } else {
-            Some(self.compare(&before, &program, &fixed)?)
+        if fixed.applied.is_empty() {
+            return Ok(Outcome { package, written: None, fixed, checked: None });
+        }
+        let checked = match self.no_compare {
+            true => None,
+            false => Some(self.compare(&before, &program, &fixed)?),
         };
         package.set_program(program)?;
         if destination::is_text(to)? {
@@ -94,7 +97,7 @@ impl FixArgs {
         } else {
             package.save(to)?;
         }
-        Ok(Outcome { package, to: to.to_owned(), fixed, checked })
+        Ok(Outcome { package, written: Some(to.to_owned()), fixed, checked })
     }
 
     fn compare(
@@ -149,7 +152,10 @@ impl Outcome {
                 Why::Interface => "changes the interface (--fix-interface)",
                 Why::Impossible(why) => why,
             };
-            output::line(&format!("left {}: {place}: {why}", finding.rule.id))?;
+            output::line(&format!(
+                "left {}: {place}: {}: {why}",
+                finding.rule.id, finding.message
+            ))?;
         }
         match &self.checked {
             Some((closeness, checked)) => {
@@ -162,15 +168,18 @@ impl Outcome {
                     output::line(&checked_line(c))?;
                 }
             }
-            None if self.fixed.applied.is_empty() => output::line("nothing was rewritten")?,
+            None if self.written.is_none() => {}
             None => output::line("not compared")?,
         }
-        output::line(&format!("wrote {}\n", self.to.display()))
+        match &self.written {
+            Some(to) => output::line(&format!("wrote {}\n", to.display())),
+            None => output::line("nothing was rewritten, and nothing is written\n"),
+        }
     }
 
     /// The same for programs: `applied` (of each rewriting fix, rule, function, subject, what), `interface` (of each
-    /// change function, part, name, from, to), `left` (of each finding rule, function, op, why), `closeness`,
-    /// `checked`, `written`.
+    /// change function, part, name, from, to), `left` (of each finding rule, function, op, message, why), `closeness`,
+    /// `checked`, `written` (null where nothing was rewritten).
     pub(super) fn json(&self) -> Value {
         let applied = self.fixed.applied.iter().map(|a| {
             let Applied { fix, rule, function, subject, what } = a;
@@ -191,7 +200,7 @@ impl Outcome {
                 Why::Impossible(why) => why,
             };
             let Left { finding, .. } = l;
-            json!({ "rule": finding.rule.id, "function": finding.function, "op": finding.name, "why": why })
+            json!({ "rule": finding.rule.id, "function": finding.function, "op": finding.name, "message": finding.message, "why": why })
         });
         json!({
             "applied": applied.collect::<Vec<_>>(),
@@ -199,7 +208,7 @@ impl Outcome {
             "left": left.collect::<Vec<_>>(),
             "closeness": self.checked.as_ref().map(|c| c.0),
             "checked": self.checked.as_ref().map(|c| &c.1),
-            "written": self.to,
+            "written": self.written,
         })
     }
 }
