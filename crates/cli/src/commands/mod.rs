@@ -1,5 +1,6 @@
 //! The subcommands: one file each.
 
+mod bench;
 mod chat;
 mod check;
 mod completions;
@@ -33,6 +34,7 @@ pub(crate) enum Command {
     Opt(opt::Opt),
     Check(check::Check),
     Convert(convert::Convert),
+    Bench(bench::Bench),
     Pull(pull::Pull),
     Models(models::Models),
     Completions(completions::Completions),
@@ -55,6 +57,7 @@ impl Command {
             Command::Inspect(c) => c.run()?,
             Command::Run(c) => c.run()?,
             Command::Convert(c) => c.run()?,
+            Command::Bench(c) => c.run()?,
             Command::Pull(c) => c.run()?,
             Command::Models(c) => c.run()?,
             Command::Completions(c) => c.run()?,

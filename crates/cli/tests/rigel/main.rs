@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod adapters;
+mod bench;
 mod check;
 mod convert;
 mod coreml;

@@ -1,0 +1,38 @@
+//! `rigel bench` from the command line.
+
+use crate::run::{assert_fails, json, rigel};
+
+fn bench(more: &[&str]) -> crate::run::Outcome {
+    let model = testkit::shared_dir().join("models/stories260K.bin");
+    let model = model.to_str().unwrap().to_owned();
+    rigel([&["bench", "training", "-m", &model, "--tokens", "32", "--steps", "1"], more].concat())
+}
+
+/// What each way does at a step: nothing, compile, reload; with the same losses.
+#[test]
+fn ways_of_changing_weights() {
+    let report = json(&bench(&["--json"]));
+    let rows = report["rows"].as_array().unwrap();
+    let number = |way: &str, key: &str| {
+        rows.iter().find(|r| r["way"] == way).unwrap()[key].as_f64().unwrap()
+    };
+    for way in ["inputs", "recompile", "reload"] {
+        assert!(number(way, "compute_ms") > 0.0 && number(way, "start_ms") > 0.0, "{report}");
+        assert_eq!(number(way, "compilations") > 0.0, way == "recompile", "{report}");
+        assert_eq!(number(way, "reloads") > 0.0, way == "reload", "{report}");
+        let apart = number(way, "last_loss") / number("inputs", "last_loss") - 1.0;
+        assert!(apart.abs() < 0.01, "{report}");
+    }
+    assert_eq!(number("inputs", "update_ms"), 0.0);
+    let [compiled, reloaded] = ["recompile", "reload"].map(|way| number(way, "update_ms"));
+    let wanted = number("reload", "start_ms") / (compiled - reloaded);
+    assert!((report["break_even_steps"].as_f64().unwrap() - wanted).abs() < 1e-9);
+    let table = bench(&[]);
+    assert_eq!((table.code, table.out.lines().count()), (0, 5), "{}", table.out);
+}
+
+#[test]
+fn what_cannot_be_trained_is_named() {
+    assert_fails(&bench(&["--chip", "m9"]), &["m9", "m4-max"]);
+    assert_fails(&bench(&["--batch", "0"]), &["0 sequences"]);
+}
