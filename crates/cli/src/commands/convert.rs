@@ -1,4 +1,5 @@
-//! `rigel convert`: from one form of a Core ML program to another, and from a language model to a Core ML package.
+//! `rigel convert`: from one form of a Core ML program to another, and from a language model to a Core ML package
+//! or a GGUF file.
 
 use std::path::{Path, PathBuf};
 
@@ -14,22 +15,26 @@ use tensor::DType;
 use crate::progress::{self, Downloads};
 use crate::{destination, environment, output};
 
+/// The options of a package made of a language model.
+const OF_PACKAGES: &str = "--target, --function, --prefill-length, --context and --precision";
+
 /// Tokens of one call of prefill or score if no number is given.
 const DEFAULT_LENGTH: usize = 64;
 
 /// Slots of the cache if no number is given and the model allows as many.
 const DEFAULT_CONTEXT: usize = 512;
 
-/// Convert a Core ML program to a package or MIL text, or a language model to a Core ML package
+/// Convert a Core ML program to a package or MIL text, or a language model to a Core ML package or GGUF
 ///
 /// A language model becomes plain MIL with the functions prefill and decode, which share their weights and keep
-/// keys and values in the states k_cache and v_cache. They take ids and the position of the first of them.
+/// keys and values in the states k_cache and v_cache. They take ids and the position of the first of them. One in
+/// the form of Hugging Face becomes a GGUF file as llama.cpp's converter makes it, tokenizer included.
 #[derive(Args)]
 pub(crate) struct Convert {
     /// Path of a .mlpackage, .mlmodelc, .mlmodel or .mil; or of a language model: path, alias or Hugging Face
     /// repository
     source: String,
-    /// What to write: NAME.mlpackage, or NAME.mil with its weights in weights/weight.bin beside it
+    /// What to write: NAME.mlpackage, NAME.mil with its weights in weights/weight.bin beside it, or NAME.gguf
     #[arg(long, short, value_name = "PATH")]
     output: PathBuf,
     /// Replace what is there
@@ -100,11 +105,15 @@ fn target(name: &str) -> Result<Opset, String> {
 enum Form {
     Package,
     Text,
+    Gguf,
 }
 
 impl Convert {
     pub(super) fn run(&self) -> Result<()> {
         let form = form(&self.output)?;
+        if form == Form::Gguf {
+            return self.gguf();
+        }
         let package = match package_listing::recognised(Path::new(&self.source)) {
             Some(source) => {
                 destination::check(&self.output, form == Form::Text, source, self.force)?;
@@ -122,8 +131,24 @@ impl Convert {
             }
         };
         progress::spin("writing", || match form {
-            Form::Package => package.save(&self.output),
             Form::Text => package.save_text(&self.output),
+            Form::Package | Form::Gguf => package.save(&self.output),
+        })?;
+        output::remark(&format!("wrote {}", self.output.display()));
+        Ok(())
+    }
+
+    /// Writes a language model as GGUF.
+    fn gguf(&self) -> Result<()> {
+        if let Some(program) = package_listing::recognised(Path::new(&self.source)) {
+            bail!("{}: a Core ML program has no form in GGUF", program.display());
+        }
+        ensure!(!self.model.is_given(), "{OF_PACKAGES} are for Core ML packages");
+        let source = environment::hub()?.resolve(&self.source, &Downloads::default())?;
+        destination::check(&self.output, false, &source, self.force)?;
+        progress::spin("writing", || {
+            let model = Model::load(&source)?;
+            model.write_gguf(&model.tokenizer(None)?, &self.output)
         })?;
         output::remark(&format!("wrote {}", self.output.display()));
         Ok(())
@@ -131,16 +156,18 @@ impl Convert {
 }
 
 impl ModelOptions {
-    fn refuse_any(&self) -> Result<()> {
-        let given = self.target.is_some()
+    fn is_given(&self) -> bool {
+        self.target.is_some()
             || !self.function.is_empty()
             || self.prefill_length.is_some()
             || self.context.is_some()
-            || self.precision.is_some();
+            || self.precision.is_some()
+    }
+
+    fn refuse_any(&self) -> Result<()> {
         ensure!(
-            !given,
-            "--target, --function, --prefill-length, --context and --precision are for language models; a \
-             Core ML program is converted as it is"
+            !self.is_given(),
+            "{OF_PACKAGES} are for language models; a Core ML program is converted as it is"
         );
         Ok(())
     }
@@ -174,9 +201,10 @@ fn form(path: &Path) -> Result<Form> {
     match path.extension().and_then(|e| e.to_str()) {
         Some("mlpackage") => Ok(Form::Package),
         Some("mil") => Ok(Form::Text),
+        Some("gguf") => Ok(Form::Gguf),
         Some("mlmodelc") => {
             bail!("{}: only Apple's compiler makes .mlmodelc; write a .mlpackage", path.display())
         }
-        _ => bail!("{}: must end with .mlpackage or .mil", path.display()),
+        _ => bail!("{}: must end with .mlpackage, .mil or .gguf", path.display()),
     }
 }

@@ -96,7 +96,7 @@ fn what_cannot_be_converted_is_said_in_one_line() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     let mlp = artefact("mlp_ios16.mlpackage");
-    assert_fails(&convert(&mlp, path("a.onnx"), &[]), &["a.onnx", ".mlpackage or .mil"]);
+    assert_fails(&convert(&mlp, path("a.onnx"), &[]), &["a.onnx", ".mlpackage, .mil or .gguf"]);
     assert_fails(&convert(&mlp, path("a.mlmodelc"), &[]), &["a.mlmodelc", "Apple's compiler"]);
     fs::write(path("cut.mil"), "program(1.0)\n[]\n{\n    func main<ios16>(").unwrap();
     for file in ["cut.mil/a.mlpackage", "cut.mil/a.mil"] {
@@ -153,4 +153,19 @@ fn what_does_not_fit_a_language_model_is_said_in_one_line() {
     assert_fails(&convert(mlp, &to, &["--target", "ios18"]), &["--target", "as it is"]);
     assert_eq!(names(dir.path()), [""; 0]);
     assert_eq!(convert(&stories, &to, &["--target", "ios3"]).code, 2);
+}
+
+/// GGUF is made of a language model in Hugging Face's form, and of nothing else.
+#[test]
+fn what_has_no_form_in_gguf() {
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("model.gguf");
+    let stories = testkit::shared_dir().join("models/stories260K.bin");
+    assert_fails(&convert(&stories, &to, &[]), &["no tokenizer"]);
+    assert_fails(
+        &convert(artefact("ane_block_ios16.mlpackage"), &to, &[]),
+        &["Core ML program", "GGUF"],
+    );
+    assert_fails(&convert(&stories, &to, &["--context", "8"]), &["--context", "packages"]);
+    assert_eq!(names(dir.path()), Vec::<String>::new());
 }
