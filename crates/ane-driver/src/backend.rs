@@ -13,7 +13,7 @@ use passes::ane::{HalfWeights, Lowered, Step, Target, Variable, legalised, lower
 use tensor::Tensor;
 
 use crate::error::{bug, invalid, unsupported};
-use crate::executable::{Executable, Factors, Resident, state_bytes};
+use crate::executable::{Executable, Factors, Holders, Resident, state_bytes};
 use crate::programs::{Exhausted, Key, Programs, Update, lock};
 use crate::stats::Stats;
 
@@ -275,8 +275,8 @@ impl<P: Port + 'static> AneBackend<P> {
         Ok(())
     }
 
-    /// The functions without some of their sizes, where all sizes together are more programs than a
-    /// process can compile. A call that can be cut is then made in pieces of the smaller size, at which
+    /// The functions without some of their sizes, where all sizes together are more programs than this
+    /// process can still compile. A call that can be cut is then made in pieces of the smaller size, at which
     /// functions have most programs in common; another one takes the larger size.
     fn within_budget(
         &self,
@@ -284,7 +284,8 @@ impl<P: Port + 'static> AneBackend<P> {
         mut lowered: Vec<(String, Lowered)>,
     ) -> Result<Vec<(String, Lowered)>> {
         let Some(budget) = &self.options.chip.runtime.compiles else { return Ok(lowered) };
-        let budget = budget.value as usize;
+        let spent = self.programs.port().usage().compilations;
+        let budget = (budget.value as usize).saturating_sub(spent);
         fn programs(lowered: &Lowered) -> impl Iterator<Item = &Program> {
             lowered.steps.iter().filter_map(|step| match step {
                 Step::Engine(step) => Some(&step.program),
@@ -510,6 +511,9 @@ impl<P: Port + 'static> AneRunnable<P> {
             }
         }
         self.host = self.host_backend.prepare(program)?;
+        let mut holders = Holders::new();
+        let ready = self.functions.values().flatten().filter_map(|sized| sized.function.as_ref());
+        ready.for_each(|ready| ready.function.count(&mut holders));
         for (name, sizes) in &mut self.functions {
             for sized in sizes {
                 let columns = sized.lowered.as_ref().map_or(Some(sized.columns), |l| l.columns);
@@ -521,7 +525,7 @@ impl<P: Port + 'static> AneRunnable<P> {
                 };
                 let update = self.options.update;
                 let host = self.host_backend.as_ref();
-                ready.function.update(fresh, &self.programs, update, host)?;
+                ready.function.update(fresh, &self.programs, update, &mut holders, host)?;
                 ready.function.give(&given_weights(&legal, &ready.given)?, &self.programs)?;
             }
         }

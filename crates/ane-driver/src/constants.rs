@@ -71,28 +71,43 @@ fn copy_of(tensor: &Tensor) -> Result<Tensor> {
 }
 
 impl<P: Port + 'static> Constants<P> {
-    /// The program with these values, compiled; and whether it was not.
+    /// Gives the program these values.
     fn bind(&mut self, constants: &Tensors) -> Result<()> {
-        let Some(bound) = &mut self.bound else {
-            let values = constants.iter().map(|(name, t)| Ok((name.clone(), copy_of(t)?)));
-            let values: BTreeMap<String, Tensor> = values.collect::<Result<_>>()?;
-            let mut program = self.program.clone();
-            let weights = passes::bind_inputs(&mut program, &values)?;
-            let runnable = self.backend.open(&program)?;
-            self.bound = Some(Bound { program, weights, runnable });
-            return Ok(());
-        };
+        let known = |bound: &Bound<P>| constants.keys().all(|n| bound.weights.contains_key(n));
+        match self.bound.take().filter(known) {
+            // What fails may be half done: then nothing is bound, and the next run begins anew.
+            Some(mut bound) => {
+                bound.change(constants)?;
+                self.bound = Some(bound);
+            }
+            None => self.bound = Some(self.bound_to(constants)?),
+        }
+        Ok(())
+    }
+
+    fn bound_to(&self, constants: &Tensors) -> Result<Bound<P>> {
+        let values = constants.iter().map(|(name, t)| Ok((name.clone(), copy_of(t)?)));
+        let values: BTreeMap<String, Tensor> = values.collect::<Result<_>>()?;
+        let mut program = self.program.clone();
+        let weights = passes::bind_inputs(&mut program, &values)?;
+        let runnable = self.backend.open(&program)?;
+        Ok(Bound { program, weights, runnable })
+    }
+}
+
+impl<P: Port + 'static> Bound<P> {
+    fn change(&mut self, constants: &Tensors) -> Result<()> {
         let mut changed = false;
         for (name, value) in constants {
-            let id = bound.weights.get(name).copied();
-            let old = id.and_then(|id| bound.program.weights.get(id));
+            let id = self.weights.get(name).copied();
+            let old = id.and_then(|id| self.program.weights.get(id));
             let (Some(id), Some(old)) = (id, old) else { continue };
             if old.tensor.bytes()[..] != value.bytes()[..] {
-                bound.program.weights.replace(id, copy_of(value)?);
+                self.program.weights.replace(id, copy_of(value)?);
                 changed = true;
             }
         }
-        if changed { bound.runnable.set_weights(&bound.program) } else { Ok(()) }
+        if changed { self.runnable.set_weights(&self.program) } else { Ok(()) }
     }
 }
 
@@ -117,7 +132,8 @@ impl<P: Port + 'static> Runnable for Constants<P> {
         }
     }
 
+    /// Before the first run, those of the program that takes constants as inputs.
     fn fallbacks(&self) -> &[Fallback] {
-        &self.fallbacks
+        self.bound.as_ref().map_or(&self.fallbacks, |bound| bound.runnable.fallbacks())
     }
 }

@@ -71,6 +71,9 @@ struct Bound<P: Port> {
 /// Writes into the surface of a binding, if it is one to write into, and says how many bytes.
 type Write<'a> = dyn Fn(&Binding, &mut [u8]) -> Option<Result<usize>> + 'a;
 
+/// How often a runnable holds each program, by its address.
+pub(crate) type Holders = HashMap<usize, usize>;
+
 /// How tensors lie in surfaces.
 #[derive(Clone, Copy)]
 struct Layout {
@@ -212,6 +215,15 @@ impl<P: Port> Executable<P> {
         Ok(())
     }
 
+    /// Counts how often each program is held.
+    pub(crate) fn count(&self, holders: &mut Holders) {
+        for step in &self.steps {
+            if let Ready::Engine(step) = step {
+                *holders.entry(Arc::as_ptr(&step.entry) as usize).or_default() += 1;
+            }
+        }
+    }
+
     /// Takes the constants of `lowered`, which is this function with other weights. What was done to
     /// each program is `update`, where it has to be done.
     pub(crate) fn update(
@@ -219,6 +231,7 @@ impl<P: Port> Executable<P> {
         lowered: Lowered,
         programs: &Programs<P>,
         update: Option<Update>,
+        holders: &mut Holders,
         host: &dyn Backend,
     ) -> Result<()> {
         if lowered.steps.len() != self.steps.len() {
@@ -240,7 +253,11 @@ impl<P: Port> Executable<P> {
                             "other weights make other programs: the model must be prepared again",
                         ));
                     }
-                    ready.entry = programs.updated(&ready.entry, &step.program, update)?;
+                    let held = holders.entry(Arc::as_ptr(&ready.entry) as usize).or_default();
+                    let new = programs.updated(&ready.entry, &step.program, update, *held)?;
+                    *held -= 1;
+                    *holders.entry(Arc::as_ptr(&new) as usize).or_default() += 1;
+                    ready.entry = new;
                 }
                 _ => return Err(unsupported("other weights change what runs on the engine")),
             }

@@ -265,7 +265,8 @@ impl<P: Port> Programs<P> {
     }
 
     /// `entry` with the weights of `program`, which has the same text; the same entry if they are its
-    /// own. The self-test decides how if `update` does not say.
+    /// own. The self-test decides how if `update` does not say. `holders` is how often the caller, whose
+    /// uses of it all change, holds the entry.
     ///
     /// # Errors
     /// When files cannot be written, or the program not compiled or loaded again.
@@ -274,6 +275,7 @@ impl<P: Port> Programs<P> {
         entry: &Arc<Entry<P>>,
         program: &Program,
         update: Option<Update>,
+        holders: usize,
     ) -> Result<Arc<Entry<P>>> {
         let printed = Printed::new(program)?;
         let (old, new) = (*lock(&entry.key), printed.key());
@@ -286,17 +288,18 @@ impl<P: Port> Programs<P> {
         let update = update.map_or_else(|| self.tested_update(), Ok)?;
         // What others hold keeps its weights; what is the caller's alone must not be found under its
         // old ones, nor fill the engine with a program for each step of training.
-        let own = {
+        let alone = {
             let mut entries = lock(&self.entries);
             let cached = entries.get(&old).is_some_and(|e| Arc::ptr_eq(e, entry));
-            let own = Arc::strong_count(entry) == 1 + usize::from(cached);
-            if own && cached {
+            let held = Arc::strong_count(entry) - usize::from(cached);
+            if cached && held == holders {
                 entries.remove(&old);
             }
-            own
+            held == 1
         };
         let updated = match update {
-            Update::Delta if own && old.0 == new.0 => {
+            // Of several uses each may want other weights.
+            Update::Delta if alone && old.0 == new.0 => {
                 self.reload(entry, printed)?;
                 entry.clone()
             }

@@ -41,7 +41,7 @@ pub fn self_test<P: Port>(port: &Arc<P>, chip: &Chip) -> Result<SelfTest> {
     let fresh = programs.compile(&after, "self-test")?;
     let reloaded = programs.compiled(&before, "self-test")?;
     let first = result(&programs, &reloaded)?;
-    let reloaded = programs.updated(&reloaded, &after, Some(Update::Delta));
+    let reloaded = programs.updated(&reloaded, &after, Some(Update::Delta), 1);
     let second = reloaded.and_then(|reloaded| result(&programs, &reloaded));
     let wanted = result(&programs, &fresh)?;
     if first == wanted {

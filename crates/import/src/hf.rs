@@ -43,6 +43,8 @@ pub struct SideFiles {
     pub tokenizer_model: Option<PathBuf>,
     /// `tokenizer_config.json`.
     pub tokenizer_config: Option<PathBuf>,
+    /// `special_tokens_map.json`.
+    pub special_tokens_map: Option<PathBuf>,
     /// `generation_config.json`.
     pub generation_config: Option<PathBuf>,
     /// `chat_template.jinja`.
@@ -56,11 +58,18 @@ impl SideFiles {
             tokenizer_json,
             tokenizer_model,
             tokenizer_config,
+            special_tokens_map,
             generation_config,
             chat_template,
         } = self;
-        let all =
-            [tokenizer_json, tokenizer_model, tokenizer_config, generation_config, chat_template];
+        let all = [
+            tokenizer_json,
+            tokenizer_model,
+            tokenizer_config,
+            special_tokens_map,
+            generation_config,
+            chat_template,
+        ];
         all.into_iter().filter_map(Option::as_deref)
     }
 
@@ -70,6 +79,7 @@ impl SideFiles {
             tokenizer_json: present("tokenizer.json"),
             tokenizer_model: present("tokenizer.model"),
             tokenizer_config: present("tokenizer_config.json"),
+            special_tokens_map: present("special_tokens_map.json"),
             generation_config: present("generation_config.json"),
             chat_template: present("chat_template.jinja"),
         }

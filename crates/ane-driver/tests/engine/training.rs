@@ -192,6 +192,30 @@ fn losses_follow_the_cpu() {
     }
 }
 
+/// A step whose programs cannot be compiled fails, and so does the next: no loss is of old weights.
+#[test]
+fn a_failed_update_leaves_nothing_old() {
+    let gradients = gradients(&small());
+    let mut setup = Setup::new("m4", Arithmetic::Fp16).with(|c| {
+        c.runtime.compiles = c.runtime.compiles.take().map(|fact| fact.with(15));
+    });
+    setup.functions = None;
+    setup.update = Some(Update::Recompile);
+    let rig = setup.rig();
+    let backend = Arc::new(rig.backend);
+    let inputs = gradients.parameters.iter().map(|p| p.input.clone()).collect();
+    let runnable = ConstantInputs::new(backend, inputs).prepare(&gradients.program).unwrap();
+    let mut descent = Descent::new(&gradients, runnable);
+    descent.step(0);
+    for _ in 0..2 {
+        let mut inputs = batch(1);
+        inputs.extend(descent.weights.clone());
+        let Descent { gradients, runnable, state, .. } = &mut descent;
+        let error = runnable.run(&gradients.function, &inputs, state).unwrap_err().to_string();
+        assert!(error.contains("start it again"), "{error}");
+    }
+}
+
 #[test]
 fn the_engines_arithmetic_learns_too() {
     let gradients = gradients(&small());

@@ -94,6 +94,36 @@ fn weights_follow_by_each_way() {
     }
 }
 
+/// Prefill and decode have programs in common: none of their old forms is left, however often weights
+/// change.
+#[test]
+fn nothing_is_left_of_old_weights() {
+    let model = stories();
+    let program = model.specialize(CONTEXT).unwrap();
+    let mut setup = Setup::new("m4", Arithmetic::Fp16).with(|chip| chip.runtime.compiles = None);
+    setup.update = Some(Update::Recompile);
+    setup.columns = vec![16];
+    let rig = setup.rig();
+    let mut runnable = rig.backend.open(&program).unwrap();
+    let mut state = runnable.new_state().unwrap();
+    let mut both = |runnable: &mut rigel_ane_driver::AneRunnable<_>| {
+        for function in ["prefill", "decode"] {
+            let inputs = exec::Tensors::from([
+                ("ids".to_owned(), Tensor::from_slice(&[1, 1], &[3i32]).unwrap()),
+                ("positions".to_owned(), Tensor::from_slice(&[1], &[0i32]).unwrap()),
+            ]);
+            runnable.run(function, &inputs, &mut state).unwrap();
+        }
+    };
+    both(&mut runnable);
+    let models = rig.port.usage().models;
+    for weights in [changed(&program), program.clone(), changed(&program)] {
+        runnable.set_weights(&weights).unwrap();
+        both(&mut runnable);
+        assert_eq!(rig.port.usage().models, models);
+    }
+}
+
 /// What is an input needs neither a compilation nor a reload.
 #[test]
 fn weights_as_inputs_follow_without_compiling() {

@@ -80,11 +80,11 @@ enum Way {
 #[derive(Serialize)]
 struct Row {
     way: Way,
-    /// Compiling and loading before the first step ends.
-    start_ms: f64,
+    /// Compiling and loading before the first step ends; unknown where the chip's file has no such times.
+    start_ms: Option<f64>,
     compute_ms: f64,
     /// Compiling and loading in a step.
-    update_ms: f64,
+    update_ms: Option<f64>,
     compilations: f64,
     reloads: f64,
     dispatches: f64,
@@ -96,7 +96,7 @@ struct Row {
 struct Report {
     chip: String,
     rows: Vec<Row>,
-    /// Steps from which reloading has paid for its start: start / (update by compiling - update by reloading).
+    /// Orion's measure of reloading: its start / (update by compiling - update by reloading), in steps.
     break_even_steps: Option<f64>,
     /// What the self-test on this chip says of reloading, if it does not work.
     reloading: Option<String>,
@@ -117,8 +117,9 @@ impl Training {
         let [inputs, compiled, reloaded] = [Way::Inputs, Way::Recompile, Way::Reload]
             .map(|way| self.measured(way, chip, gradients, vocab));
         let (compiled, reloaded) = (compiled?, reloaded?);
-        let saved = compiled.update_ms - reloaded.update_ms;
-        let break_even_steps = (saved > 0.0).then(|| reloaded.start_ms / saved);
+        let saved = compiled.update_ms.zip(reloaded.update_ms).map(|(c, r)| c - r);
+        let start = reloaded.start_ms.zip(saved).filter(|(_, saved)| *saved > 0.0);
+        let break_even_steps = start.map(|(start, saved)| start / saved);
         let reloading = self_test(&Arc::new(emulator(chip)?), chip)?.note;
         let rows = vec![inputs?, compiled, reloaded];
         Ok(Report { chip: chip.title.clone(), rows, break_even_steps, reloading })
@@ -138,6 +139,7 @@ impl Training {
 
     fn measured(&self, way: Way, chip: &Chip, gradients: &Gradients, vocab: usize) -> Result<Row> {
         let mut chip = chip.clone();
+        let timed = chip.rates.compile_ms.is_some() && chip.rates.load_ms.is_some();
         // Steps are compared, not how often a process must start again.
         chip.runtime.compiles = None;
         if way == Way::Reload {
@@ -177,18 +179,19 @@ impl Training {
         for _ in 0..self.steps {
             last = trainer.step(&mut data)?;
         }
-        Ok(self.row(way, &first, &engine.stats(), last.loss))
+        Ok(self.row(way, timed, [&first, &engine.stats()], last.loss))
     }
 
-    fn row(&self, way: Way, first: &Stats, all: &Stats, last_loss: f64) -> Row {
+    /// `timed`: whether the chip's file has the times of compiling and loading.
+    fn row(&self, way: Way, timed: bool, [first, all]: [&Stats; 2], last_loss: f64) -> Row {
         let steps = f64::from(self.steps);
         let ms = |time: Option<Duration>| time.unwrap_or_default().as_secs_f64() * 1e3;
         let each = |count: fn(&Stats) -> usize| (count(all) - count(first)) as f64 / steps;
         Row {
             way,
-            start_ms: ms(first.preparing),
+            start_ms: timed.then(|| ms(first.preparing)),
             compute_ms: (ms(all.predicted) - ms(first.predicted)) / steps,
-            update_ms: (ms(all.preparing) - ms(first.preparing)) / steps,
+            update_ms: timed.then(|| (ms(all.preparing) - ms(first.preparing)) / steps),
             compilations: each(|s| s.compilations),
             reloads: each(|s| s.reloads),
             dispatches: each(|s| s.dispatches),
@@ -216,6 +219,10 @@ fn emulator(chip: &Chip) -> Result<Emulator> {
     Ok(Emulator::new(Machine::new(chip.clone(), "macos15".parse()?, Arithmetic::Fp16, directory)))
 }
 
+fn known(ms: Option<f64>) -> String {
+    ms.map_or_else(|| "unknown".to_owned(), |ms| format!("{ms:.2}"))
+}
+
 fn print(report: &Report) -> Result<()> {
     let header = "way        compute ms  update ms   total ms  compilations  reloads  dispatches  copied MB  start ms";
     output::line(header)?;
@@ -226,19 +233,19 @@ fn print(report: &Report) -> Result<()> {
             Way::Reload => "reload",
         };
         output::line(&format!(
-            "{way:<10} {:>10.2} {:>10.2} {:>10.2} {:>13.1} {:>8.1} {:>11.1} {:>10.2} {:>9.1}",
+            "{way:<10} {:>10.2} {:>10} {:>10} {:>13.1} {:>8.1} {:>11.1} {:>10.2} {:>9}",
             r.compute_ms,
-            r.update_ms,
-            r.compute_ms + r.update_ms,
+            known(r.update_ms),
+            known(r.update_ms.map(|ms| ms + r.compute_ms)),
             r.compilations,
             r.reloads,
             r.dispatches,
             r.copied_bytes / 1e6,
-            r.start_ms
+            known(r.start_ms)
         ))?;
     }
     if let Some(steps) = report.break_even_steps {
-        output::line(&format!("reloading pays from step {}", steps.ceil().max(1.0)))?;
+        output::line(&format!("start of reload / (recompile - reload): {steps:.1} steps"))?;
     }
     output::remark(&format!(
         "times of a step on an emulated {}, by the rates of its chip's file; none was measured here",

@@ -29,6 +29,9 @@ fn ways_of_changing_weights() {
     assert!((report["break_even_steps"].as_f64().unwrap() - wanted).abs() < 1e-9);
     let table = bench(&[]);
     assert_eq!((table.code, table.out.lines().count()), (0, 5), "{}", table.out);
+    // Nobody published how long an M1 compiles.
+    let report = json(&bench(&["--json", "--chip", "m1"]));
+    assert!(report["rows"][1]["update_ms"].is_null() && report["break_even_steps"].is_null());
 }
 
 #[test]

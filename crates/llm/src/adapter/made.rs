@@ -39,9 +39,8 @@ impl Model {
             let is_it = |p: &&String| {
                 p.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
             };
-            let before = chosen.len();
             chosen.extend(paths.iter().filter(is_it).map(String::as_str));
-            if chosen.len() == before && !paths.iter().any(|p| is_it(&p)) {
+            if !paths.iter().any(|p| is_it(&p)) {
                 let ends: BTreeSet<&str> =
                     paths.iter().map(|p| p.rsplit('.').next().unwrap_or(p)).collect();
                 let ends = ends.into_iter().collect::<Vec<_>>().join(", ");
@@ -108,7 +107,8 @@ impl Model {
     ) -> Result<(Tensor, Tensor)> {
         let parts = place.weights.iter().map(|name| Ok((self.matrix(name)?, factors.get(name))));
         let parts: Vec<([usize; 2], Option<&Factors>)> = parts.collect::<Result<_>>()?;
-        let rank_of = |f: &Option<&Factors>| f.map_or(0, |f| f.a.shape()[0]);
+        let rank_of =
+            |f: &Option<&Factors>| f.map_or(0, |f| f.a.shape().first().copied().unwrap_or(0));
         let rank: usize = parts.iter().map(|(_, f)| rank_of(f)).sum();
         let inner = parts.first().map_or(0, |([_, inner], _)| *inner);
         let rows: usize = parts.iter().map(|([out, _], _)| out).sum();
@@ -141,16 +141,22 @@ impl Model {
     pub fn merged(&self, adapter: &Adapter) -> Result<BTreeMap<String, Tensor>> {
         let mut merged = BTreeMap::new();
         for (name, Factors { a, b }) in adapter.layers() {
-            let weight = self.weight(name)?;
+            let ([out, inner], weight) = (self.matrix(name)?, self.weight(name)?);
+            let rank = a.shape().first().copied().unwrap_or(0);
+            if a.shape() != [rank, inner] || b.shape() != [out, rank] {
+                let shapes = format!("A {:?} and B {:?}", a.shape(), b.shape());
+                return Err(Error::request(format!(
+                    "{shapes} for {name}, which is [{out}, {inner}]"
+                )));
+            }
             if self.config().tied && self.is_embedding(name) {
                 let why = format!("{name} is the embedding too, which the adapter does not change");
                 return Err(Error::request(why));
             }
-            let (inner, rank) = (weight.shape()[1], a.shape()[0]);
-            let unfit = || Error::request(format!("the adapter does not fit {name}"));
+            let not_floats = || Error::request(format!("{name} is {}", weight.dtype()));
             let (a, b) = (floats(a, 1.0), floats(b, 1.0));
             let (a, b) = (a.map_err(Error::request)?, b.map_err(Error::request)?);
-            let mut values = mil::eval::tensor_floats(weight).ok_or_else(unfit)?;
+            let mut values = mil::eval::tensor_floats(weight).ok_or_else(not_floats)?;
             for (row, b) in values.chunks_exact_mut(inner).zip(b.chunks_exact(rank.max(1))) {
                 for (a, &factor) in a.chunks_exact(inner).zip(b) {
                     row.iter_mut()

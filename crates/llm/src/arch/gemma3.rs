@@ -42,7 +42,6 @@ pub(super) static ARCH: Arch = Arch {
         ],
         buffers: &[],
     },
-    form: None,
     plan,
 };
 
@@ -96,6 +95,7 @@ fn plan(file: &ModelFile) -> Result<Plan> {
         tied: settings.tied,
         interleaved: false,
         refused,
+        gguf: None,
         build: Box::new(move |weights| decoder(weights, &settings)),
     })
 }

@@ -31,14 +31,11 @@ pub(super) static ARCH: Arch = Arch {
         // Causal masks.
         buffers: &[".attn.bias", ".attn.masked_bias"],
     },
-    form: Some(GgufForm {
-        name: "gpt2",
-        epsilon: "attention.layer_norm_epsilon",
-        rotary: false,
-        interleaved: false,
-    }),
     plan,
 };
+
+/// GGUF's key of the norms' epsilon.
+const EPSILON: &str = "attention.layer_norm_epsilon";
 
 struct Settings {
     dims: Dims,
@@ -52,7 +49,7 @@ fn plan(file: &ModelFile) -> Result<Plan> {
     let (settings, refused) = match file {
         ModelFile::Gguf(m) => {
             let mut s = GgufSettings::new(m)?;
-            let dims = s.dims("attention.layer_norm_epsilon")?;
+            let dims = s.dims(EPSILON)?;
             let settings = Settings {
                 dims,
                 activation: Activation::GeluTanh,
@@ -86,8 +83,20 @@ fn plan(file: &ModelFile) -> Result<Plan> {
         tied: settings.tied,
         interleaved: false,
         refused,
+        gguf: Some(gguf_form(&settings)),
         build: Box::new(move |weights| decoder(weights, &settings)),
     })
+}
+
+fn gguf_form(s: &Settings) -> GgufForm {
+    let mut refused = Vec::new();
+    if s.activation != Activation::GeluTanh {
+        refused.push("its activation".to_owned());
+    }
+    if s.scales.iter().any(|&scale| scale != (s.dims.head_dim as f32).sqrt().recip()) {
+        refused.push("its scale of attention".to_owned());
+    }
+    GgufForm { epsilon: EPSILON, rope_base: None, interleaved: false, refused }
 }
 
 fn hf_dims(s: &HfSettings<'_>) -> Result<Dims> {

@@ -19,7 +19,6 @@ pub(super) static ARCH: Arch = Arch {
     hf: &["llama", "mistral"],
     llama2c: true,
     names: &HfNames { prefixes: &["model."], parts: HF_PARTS, buffers: HF_BUFFERS },
-    form: Some(GgufForm::rotary("llama", true)),
     plan: |file| {
         plan(
             file,
@@ -67,6 +66,9 @@ pub(super) struct Variant {
     pub(super) window_switch: bool,
 }
 
+/// GGUF's key of the norms' epsilon.
+const EPSILON: &str = "attention.layer_norm_rms_epsilon";
+
 struct Settings {
     dims: Dims,
     rope: RopeSettings,
@@ -83,7 +85,7 @@ pub(super) fn plan(file: &ModelFile, variant: Variant) -> Result<Plan> {
     let (settings, refused) = match file {
         ModelFile::Gguf(m) => {
             let mut s = GgufSettings::new(m)?;
-            let dims = s.dims("attention.layer_norm_rms_epsilon")?;
+            let dims = s.dims(EPSILON)?;
             let settings = Settings {
                 dims,
                 rope: s.rope(dims.head_dim)?,
@@ -108,8 +110,24 @@ pub(super) fn plan(file: &ModelFile, variant: Variant) -> Result<Plan> {
         tied: settings.tied,
         interleaved: settings.interleaved,
         refused,
+        gguf: Some(gguf_form(&settings, variant)),
         build: Box::new(move |weights| decoder(weights, &settings, variant)),
     })
+}
+
+fn gguf_form(s: &Settings, variant: Variant) -> GgufForm {
+    let mut refused = Vec::new();
+    if s.activation != Activation::Silu {
+        refused.push("its activation".to_owned());
+    }
+    if s.windows.iter().any(|window| *window != s.windows[0]) {
+        refused.push("a window of some layers".to_owned());
+    }
+    if s.rope.scaling != RopeScaling::None {
+        refused.push("a scaled rotary embedding".to_owned());
+    }
+    let interleaved = variant.gguf_interleaved;
+    GgufForm { epsilon: EPSILON, rope_base: Some(s.rope.base), interleaved, refused }
 }
 
 fn hf_settings(s: &mut HfSettings<'_>, variant: Variant) -> Result<Settings> {

@@ -43,31 +43,21 @@ pub(crate) struct Arch {
     llama2c: bool,
     /// Names of weights in Hugging Face checkpoints.
     names: &'static HfNames,
-    /// How GGUF files of it are written, if they are.
-    form: Option<GgufForm>,
     /// Reads the settings.
     plan: fn(&ModelFile) -> Result<Plan>,
 }
 
-/// What GGUF files of an architecture are like.
-#[derive(Clone, Copy, Debug)]
+/// What a GGUF file of a model says besides its dimensions.
+#[derive(Clone, Debug)]
 pub(crate) struct GgufForm {
-    /// The value of `general.architecture`.
-    pub(crate) name: &'static str,
     /// The key of the norms' epsilon.
     pub(crate) epsilon: &'static str,
-    /// Whether there is a rotary embedding.
-    pub(crate) rotary: bool,
+    /// The base of the rotary embedding, if there is one.
+    pub(crate) rope_base: Option<f64>,
     /// Whether rows of queries and keys are in the order for a rotation of neighbours.
     pub(crate) interleaved: bool,
-}
-
-impl GgufForm {
-    /// Of Llama and its relatives.
-    const fn rotary(name: &'static str, interleaved: bool) -> Self {
-        let epsilon = "attention.layer_norm_rms_epsilon";
-        GgufForm { name, epsilon, rotary: true, interleaved }
-    }
+    /// What of the model has no key there.
+    pub(crate) refused: Vec<String>,
 }
 
 /// A model's settings, understood; the weights are still to be read.
@@ -83,6 +73,8 @@ pub(crate) struct Plan {
     pub(crate) interleaved: bool,
     /// What the file asks for and Rigel does not do.
     pub(crate) refused: Vec<String>,
+    /// How the model is written as GGUF; `None` for a family that is not.
+    pub(crate) gguf: Option<GgufForm>,
     /// Takes the weights.
     pub(crate) build: Build,
 }
@@ -150,9 +142,9 @@ impl<'f> Planned<'f> {
         &self.plan.dims
     }
 
-    /// How GGUF files of the architecture are written, if they are.
-    pub(crate) fn gguf_form(&self) -> Option<&'static GgufForm> {
-        self.arch.form.as_ref()
+    /// The value of GGUF's `general.architecture`, and how the model is written there, if it is.
+    pub(crate) fn gguf_form(&self) -> Option<(&'static str, &GgufForm)> {
+        Some((self.arch.gguf.first()?, self.plan.gguf.as_ref()?))
     }
 
     /// The names in the file that weights and biases of all parts would have, with part and layer.

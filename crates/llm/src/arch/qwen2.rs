@@ -1,7 +1,7 @@
 //! Qwen 2 and 2.5 (Yang et al. 2024): Llama's blocks with biases on queries, keys and values.
 
 use super::llama::{self, Variant};
-use super::{Arch, GgufForm, HfNames};
+use super::{Arch, HfNames};
 
 pub(super) static ARCH: Arch = Arch {
     name: "qwen2",
@@ -9,7 +9,6 @@ pub(super) static ARCH: Arch = Arch {
     hf: &["qwen2"],
     llama2c: false,
     names: &HfNames { prefixes: &["model."], parts: llama::HF_PARTS, buffers: llama::HF_BUFFERS },
-    form: Some(GgufForm::rotary("qwen2", false)),
     plan: |file| {
         llama::plan(
             file,

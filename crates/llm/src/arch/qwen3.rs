@@ -1,7 +1,7 @@
 //! Qwen 3, dense (Yang et al. 2025): Llama's blocks with each head's query and key normalised.
 
 use super::llama::{self, Variant};
-use super::{Arch, GgufForm, HfNames};
+use super::{Arch, HfNames};
 
 pub(super) static ARCH: Arch = Arch {
     name: "qwen3",
@@ -9,7 +9,6 @@ pub(super) static ARCH: Arch = Arch {
     hf: &["qwen3"],
     llama2c: false,
     names: &HfNames { prefixes: &["model."], parts: llama::HF_PARTS, buffers: llama::HF_BUFFERS },
-    form: Some(GgufForm::rotary("qwen3", false)),
     plan: |file| {
         llama::plan(
             file,

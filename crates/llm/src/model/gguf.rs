@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
+use import::ModelFile;
 use import::gguf::{self, Value};
-use import::{HfDir, ModelFile};
 use tensor::{DType, Tensor};
 
 use super::Model;
 use super::save::{floats, joined};
 use crate::adapter::row_of_halves;
-use crate::arch::{GgufForm, Part, Planned};
+use crate::arch::{Dims, GgufForm, Part, Planned};
 use crate::{Error, Result, Tokenizer, template};
 
 /// `general.file_type` by the type of matrices.
@@ -23,26 +23,31 @@ impl Model {
     /// `unsupported` for a model in another form, a family or a setting that is not written (Gemma, scaled
     /// rotary embeddings), or a tokenizer that is no byte-level BPE; and when the file cannot be written.
     pub fn write_gguf(&self, tokenizer: &Tokenizer, to: &Path) -> Result<()> {
-        let ModelFile::HuggingFace(dir) = &self.file else {
+        if !matches!(self.file, ModelFile::HuggingFace(_)) {
             let why = "is not of Hugging Face's form, of which GGUF files are made";
             return Err(Error::unsupported(self.file.path(), why));
-        };
+        }
         let planned = Planned::new(&self.file)?;
-        let Some(form) = planned.gguf_form() else {
+        let Some((name, form)) = planned.gguf_form() else {
             let why = format!("{} models are not written as GGUF", self.config.arch);
             return Err(Error::unsupported(self.file.path(), why));
         };
+        if !form.refused.is_empty() {
+            let why = format!("{} has no form in GGUF", form.refused.join(" and "));
+            return Err(Error::unsupported(self.file.path(), why));
+        }
         let tensors = self.gguf_tensors(&planned, form)?;
         let matrix = tensors.iter().find(|(_, t)| t.shape().len() == 2).map(|(_, t)| t.dtype());
         let file_type = FILE_TYPES.iter().find(|(dtype, _)| Some(*dtype) == matrix);
         let mut metadata = vec![
-            ("general.architecture".to_owned(), Value::from(form.name)),
+            ("general.architecture".to_owned(), Value::from(name)),
             ("general.file_type".to_owned(), Value::U32(file_type.map_or(0, |(_, n)| *n))),
         ];
         if let Some(name) = &self.config.name {
             metadata.push(("general.name".to_owned(), Value::from(name.as_str())));
         }
-        metadata.extend(self.gguf_settings(dir, &planned, form)?);
+        let settings = self.gguf_settings(planned.dims(), form);
+        metadata.extend(settings.into_iter().map(|(key, v)| (format!("{name}.{key}"), v)));
         let vocab = tokenizer.gguf_metadata(self.config.vocab)?;
         metadata.extend(vocab.into_iter().map(|(key, value)| (key.to_owned(), value)));
         if let Some((_, text)) = template::source_in(&self.file)? {
@@ -54,52 +59,31 @@ impl Model {
         Ok(gguf::write(to, &metadata, &tensors)?)
     }
 
-    /// The dimensions under the architecture's keys.
-    fn gguf_settings(
-        &self,
-        dir: &HfDir,
-        planned: &Planned<'_>,
-        form: &GgufForm,
-    ) -> Result<Vec<(String, Value)>> {
-        let dims = planned.dims();
-        let key = |name: &str| format!("{}.{name}", form.name);
+    /// The dimensions, under keys below the architecture's name.
+    fn gguf_settings(&self, dims: &Dims, form: &GgufForm) -> Vec<(&'static str, Value)> {
         let number = |n: usize| Value::U32(n as u32);
         let mut settings = vec![
-            (key("block_count"), number(dims.layers)),
-            (key("context_length"), number(dims.max_context)),
-            (key("embedding_length"), number(dims.width)),
-            (key("feed_forward_length"), number(dims.feed_forward)),
-            (key("attention.head_count"), number(dims.heads)),
-            (key("attention.head_count_kv"), number(dims.kv_heads)),
-            (key(form.epsilon), Value::F32(dims.norm_epsilon)),
-            (key("vocab_size"), number(dims.vocab)),
+            ("block_count", number(dims.layers)),
+            ("context_length", number(dims.max_context)),
+            ("embedding_length", number(dims.width)),
+            ("feed_forward_length", number(dims.feed_forward)),
+            ("attention.head_count", number(dims.heads)),
+            ("attention.head_count_kv", number(dims.kv_heads)),
+            (form.epsilon, Value::F32(dims.norm_epsilon)),
+            ("vocab_size", number(dims.vocab)),
         ];
-        if form.rotary {
-            for at in ["rope_scaling", "rope_parameters"] {
-                let mut ty: Option<String> = dir.find(&format!("{at}.rope_type"))?;
-                if ty.is_none() {
-                    ty = dir.find(&format!("{at}.type"))?;
-                }
-                if ty.is_some_and(|ty| ty != "default") {
-                    let why = format!("{at}, which is not written as GGUF");
-                    return Err(Error::unsupported(dir.path(), why));
-                }
-            }
-            let base = match dir.find::<f32>("rope_parameters.rope_theta")? {
-                Some(base) => Some(base),
-                None => dir.find("rope_theta")?,
-            };
+        if let Some(base) = form.rope_base {
             settings.extend([
-                (key("attention.key_length"), number(dims.head_dim)),
-                (key("attention.value_length"), number(dims.head_dim)),
-                (key("rope.dimension_count"), number(dims.head_dim)),
-                (key("rope.freq_base"), Value::F32(base.unwrap_or(10_000.0))),
+                ("attention.key_length", number(dims.head_dim)),
+                ("attention.value_length", number(dims.head_dim)),
+                ("rope.dimension_count", number(dims.head_dim)),
+                ("rope.freq_base", Value::F32(base as f32)),
             ]);
         }
         if let Some(window) = self.config.window {
-            settings.push((key("attention.sliding_window"), number(window)));
+            settings.push(("attention.sliding_window", number(window)));
         }
-        Ok(settings)
+        settings
     }
 
     /// All tensors under GGUF's names, in its order of rows.

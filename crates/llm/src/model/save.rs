@@ -9,7 +9,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use import::gguf::{self, Value};
 use import::{Gguf, HfDir, ModelFile};
-use tensor::{DType, Tensor};
+use tensor::{Bytes, DType, Tensor};
 
 use super::Model;
 use crate::arch::{Planned, Stored, transposed};
@@ -51,9 +51,14 @@ impl Model {
     pub fn write_with(&self, to: &Path, changed: &BTreeMap<String, Tensor>) -> Result<()> {
         for (name, new) in changed {
             let own = self.program.weights.find(name).and_then(|id| self.program.weights.get(id));
-            if own.is_none_or(|w| w.tensor.shape() != new.shape()) {
+            let fits = own.is_some_and(|w| w.tensor.shape() == new.shape());
+            // Of three that are one in the file, each has a number behind its name.
+            let whole = name.rsplit_once('.').map_or(name.as_str(), |(whole, _)| whole);
+            let stored = self.file.contains(name) || self.file.contains(whole);
+            if !fits || !stored || new.dtype() != DType::F32 {
+                let (ty, shape) = (new.dtype(), new.shape());
                 let why =
-                    format!("weight {name} of shape {:?} is none of the model's", new.shape());
+                    format!("{name}, {ty} of shape {shape:?}, is no weight of the model's file");
                 return Err(Error::request(why));
             }
         }
@@ -69,7 +74,13 @@ impl Model {
                 Some(new) => {
                     let own = entry.dtype.filter(|d| d.is_float());
                     narrowed |= own.is_none();
-                    cast(&new, own.unwrap_or(DType::F16))?
+                    let dtype = own.unwrap_or(DType::F16);
+                    let tensor = cast(&new, dtype)?;
+                    if !floats(&tensor)?.iter().all(|x| x.is_finite()) {
+                        let why = format!("{} has numbers that {dtype} does not hold", entry.name);
+                        return Err(Error::request(why));
+                    }
+                    tensor
                 }
             };
             tensors.push((entry.name, tensor));
@@ -114,17 +125,22 @@ impl Model {
     }
 }
 
-/// The rows of `parts` one after another, in `fp32`.
+/// The rows of `parts` one after another; in `fp32`, unless all are of one type.
 pub(super) fn joined(parts: &[String], part: &dyn Fn(&str) -> Option<Tensor>) -> Result<Tensor> {
-    let (mut rows, mut rest, mut values) = (0, Vec::new(), Vec::new());
-    for name in parts {
-        let tensor = part(name).ok_or_else(|| Error::bug(format!("there is no weight {name}")))?;
-        rows += tensor.shape().first().copied().unwrap_or(0);
-        rest = tensor.shape().get(1..).unwrap_or_default().to_vec();
-        values.extend_from_slice(&floats(&tensor)?);
-    }
-    let shape = [&[rows], &rest[..]].concat();
-    Tensor::from_slice(&shape, &values).map_err(|e| Error::bug(e.to_string()))
+    let missing = |name: &String| Error::bug(format!("there is no weight {name}"));
+    let tensors: Vec<Tensor> =
+        parts.iter().map(|name| part(name).ok_or_else(|| missing(name))).collect::<Result<_>>()?;
+    let first = tensors.first().ok_or_else(|| Error::bug("nothing is joined"))?;
+    let rows: usize = tensors.iter().filter_map(|t| t.shape().first()).sum();
+    let shape = [&[rows], first.shape().get(1..).unwrap_or_default()].concat();
+    let joined = if tensors.iter().all(|t| t.dtype() == first.dtype()) {
+        let bytes: Vec<u8> = tensors.iter().flat_map(|t| t.bytes().iter().copied()).collect();
+        Tensor::new(first.dtype(), &shape, Bytes::copy_from(&bytes))
+    } else {
+        let values = tensors.iter().map(floats).collect::<Result<Vec<_>>>()?;
+        Tensor::from_slice(&shape, &values.concat())
+    };
+    joined.map_err(|e| Error::bug(e.to_string()))
 }
 
 fn write_gguf(file: &Gguf, to: &Path, tensors: &[(&str, &Tensor)], narrowed: bool) -> Result<()> {

@@ -5,6 +5,7 @@ use serde_json::Value as Json;
 
 use super::bpe::Cut;
 use super::gguf::{MERGES, MODEL, PRE, TOKENS, TYPES};
+use super::special::Specials;
 use super::vocab::{Kind, Spelling};
 use super::{Encoder, Tokenizer};
 use crate::{Error, Result};
@@ -14,7 +15,8 @@ const CUTS: &[&str] = &["gpt-2", "llama-bpe", "qwen2", "smollm"];
 
 impl Tokenizer {
     /// The metadata of a GGUF file with this tokenizer, for a model of `vocab` rows; what ids are more than
-    /// pieces have names and are not used.
+    /// pieces have names and are not used. Unicode's composition (NFC) before the cut has no form there and is
+    /// left out, as llama.cpp's converter does.
     ///
     /// # Errors
     /// `unsupported` unless it comes from a `tokenizer.json` with a byte-level BPE whose way of cutting text
@@ -35,6 +37,11 @@ impl Tokenizer {
         }
         if !matches!(json["normalizer"]["type"].as_str(), None | Some("NFC")) {
             return unsupported("the tokenizer's normalizer");
+        }
+        let Specials { bos, eos, prefix, suffix, .. } = &self.specials;
+        let at_most = |ids: &[u32], one: &Option<u32>| ids.is_empty() || ids == one.as_slice();
+        if !at_most(prefix, bos) || !at_most(suffix, eos) {
+            return unsupported("what the tokenizer puts around a text");
         }
         let Some(words) = words(&json["pre_tokenizer"]) else {
             return unsupported("the tokenizer's pre_tokenizer");
@@ -77,12 +84,10 @@ impl Tokenizer {
             (TOKENS, strings(&tokens)),
             (TYPES, Value::from(&types[..])),
             (MERGES, strings(&merges)),
-            ("tokenizer.ggml.add_bos_token", Value::from(self.adds_bos())),
+            ("tokenizer.ggml.add_bos_token", Value::from(!prefix.is_empty())),
+            ("tokenizer.ggml.add_eos_token", Value::from(!suffix.is_empty())),
         ];
-        let roles = [
-            ("tokenizer.ggml.bos_token_id", self.bos()),
-            ("tokenizer.ggml.eos_token_id", self.eos()),
-        ];
+        let roles = [("tokenizer.ggml.bos_token_id", *bos), ("tokenizer.ggml.eos_token_id", *eos)];
         metadata.extend(roles.into_iter().filter_map(|(key, id)| Some((key, Value::U32(id?)))));
         Ok(metadata)
     }

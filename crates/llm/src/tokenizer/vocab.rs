@@ -58,11 +58,12 @@ impl Vocab {
         self.kinds.push(kind);
     }
 
-    /// One more than the largest id.
+    /// How pieces write text.
     pub(super) fn spelling(&self) -> Spelling {
         self.spelling
     }
 
+    /// One more than the largest id.
     pub(super) fn len(&self) -> usize {
         self.kinds.len()
     }

@@ -382,6 +382,17 @@ fn own_adapters_are_peft_s_and_merge() {
 #[test]
 fn adapters_that_cannot_be_made() {
     let model = base("llama");
+    // Names are alike, sizes are not.
+    let mut config: Value =
+        serde_json::from_str(&fs::read_to_string(golden_dir("llama").join("config.json")).unwrap())
+            .unwrap();
+    config["intermediate_size"] = 40.into();
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+    rigel_llm::initialise(dir.path(), 0, dir.path().join("model")).unwrap();
+    let other = exact(&dir.path().join("model")).new_adapter(&["down"], 2, 0).unwrap();
+    let error = model.merged(&other).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("for model.layers.0.") && error.contains("which is"), "{error}");
     for (targets, rank, words) in [
         (&["q", "nothing"][..], 2, "down_proj, gate_proj"),
         (&["q"][..], 0, "rank 0"),

@@ -4,16 +4,16 @@ use std::fs;
 
 use import::Gguf;
 use rigel_llm::{Model, Tokenizer, initialise};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::common::{Golden, check, golden_dir, write_hf};
 
 /// A byte-level BPE of 90 pieces, 4 of them by merges and one a control token.
-fn small_tokenizer() -> serde_json::Value {
+fn small_tokenizer() -> Value {
     let letters = ('!'..='~').take(85).map(|c| c.to_string());
     let merged = ["th", "the", "an", "and"].map(str::to_owned);
     let pieces = letters.chain(merged).enumerate();
-    let vocab: serde_json::Map<String, serde_json::Value> =
+    let vocab: serde_json::Map<String, Value> =
         pieces.map(|(id, piece)| (piece, id.into())).collect();
     json!({
         "version": "1.0",
@@ -58,18 +58,58 @@ fn logits_stay() {
     }
 }
 
+/// Settings and tokenizers that a GGUF file cannot have, or that its reader would take for others.
 #[test]
 fn what_has_no_form_is_refused() {
-    for (name, words) in [
-        ("gemma3", "gemma3 models are not written as GGUF"),
-        ("llama3_rope", "rope_"),
-        ("llama", "way of cutting text into words has no form"),
-    ] {
+    let same = |_: &mut Value, _: &mut Value| {};
+    let cases: [(&str, &dyn Fn(&mut Value, &mut Value), &str); 8] = [
+        ("gemma3", &same, "gemma3 models are not written as GGUF"),
+        ("llama3_rope", &same, "a scaled rotary embedding has no form"),
+        ("llama", &|c, _| c["hidden_act"] = "gelu".into(), "its activation has no form"),
+        ("gpt2", &|c, _| c["activation_function"] = "gelu".into(), "its activation has no form"),
+        (
+            "gpt2",
+            &|c, _| c["scale_attn_by_inverse_layer_idx"] = true.into(),
+            "its scale of attention has no form",
+        ),
+        (
+            "qwen2",
+            &|c, _| {
+                c["use_sliding_window"] = true.into();
+                c["sliding_window"] = 8.into();
+                c["layer_types"] = Value::Null;
+                c["max_window_layers"] = 1.into();
+            },
+            "a window of some layers has no form",
+        ),
+        (
+            "llama",
+            &|_, t| t["pre_tokenizer"]["use_regex"] = false.into(),
+            "way of cutting text into words has no form",
+        ),
+        (
+            "llama",
+            &|_, t| {
+                t["post_processor"] = json!({
+                    "type": "TemplateProcessing",
+                    "single": [
+                        { "Sequence": { "id": "A", "type_id": 0 } },
+                        { "SpecialToken": { "id": "a", "type_id": 0 } },
+                    ],
+                    "pair": [],
+                    "special_tokens": { "a": { "id": "a", "ids": [64], "tokens": ["a"] } },
+                });
+            },
+            "around a text has no form",
+        ),
+    ];
+    for (name, change, words) in cases {
         let dir = tempfile::tempdir().unwrap();
         let config = fs::read_to_string(golden_dir(name).join("config.json")).unwrap();
-        write_hf(dir.path(), &config, &Golden::open(name).weights());
+        let mut config: Value = serde_json::from_str(&config).unwrap();
         let mut tokenizer = small_tokenizer();
-        tokenizer["pre_tokenizer"]["use_regex"] = (name != "llama").into();
+        change(&mut config, &mut tokenizer);
+        write_hf(dir.path(), &config.to_string(), &Golden::open(name).weights());
         fs::write(dir.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
         let model = Model::load(dir.path()).unwrap();
         let to = dir.path().join("model.gguf");

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use rigel_llm::{Model, initialise, interface};
-use tensor::Tensor;
+use tensor::{DType, Tensor};
 
 use crate::common::{GOLDENS, Golden, Run, golden_dir, write_hf};
 
@@ -82,7 +82,59 @@ fn strange_weights_are_refused() {
         let error = model.write_with(&to, &changed).unwrap_err().to_string();
         assert!(error.contains(name), "{error}");
     }
+    // What no file holds, and what half precision does not.
+    let frequencies = model.program().weights.iter().find(|(_, w)| w.name.contains(COMPUTED));
+    let frequencies = frequencies.unwrap().1.clone();
+    let changed = [(frequencies.name.clone(), frequencies.tensor.clone())].into();
+    let error = model.write_with(&to, &changed).unwrap_err().to_string();
+    assert!(error.contains(COMPUTED), "{error}");
     assert!(!to.exists());
+}
+
+/// A checkpoint in half precision stays one: what is changed is rounded, what it cannot hold is refused.
+#[test]
+fn types_stay() {
+    for dtype in [DType::F16, DType::Bf16] {
+        let golden = Golden::open("gpt2");
+        let narrow = |(name, t): (String, Tensor)| {
+            let values = floats(&t);
+            let tensor = match dtype {
+                DType::F16 => Tensor::from_slice(
+                    t.shape(),
+                    &values.iter().map(|&x| half::f16::from_f32(x)).collect::<Vec<_>>(),
+                ),
+                _ => Tensor::from_slice(
+                    t.shape(),
+                    &values.iter().map(|&x| half::bf16::from_f32(x)).collect::<Vec<_>>(),
+                ),
+            };
+            (name, tensor.unwrap())
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let config = fs::read_to_string(golden_dir("gpt2").join("config.json")).unwrap();
+        write_hf(dir.path(), &config, &golden.weights().into_iter().map(narrow).collect());
+        let model = Model::load(dir.path()).unwrap();
+        let name = "transformer.h.0.attn.c_attn.weight";
+        let part = format!("{name}.1");
+        let own = floats(&weights(&model)[&part]);
+        let mut values: Vec<f32> = own.iter().map(|x| x * 1.001).collect();
+        let shape = weights(&model)[&part].shape().to_vec();
+        let tensor = |values: &[f32]| Tensor::from_slice(&shape, values).unwrap();
+        let to = dir.path().join("copy");
+        model.write_with(&to, &[(part.clone(), tensor(&values))].into()).unwrap();
+        let again = Model::load(&to).unwrap();
+        assert_eq!(again.file().tensor(name).unwrap().dtype(), dtype);
+        let round = |x: &f32| match dtype {
+            DType::F16 => half::f16::from_f32(*x).to_f32(),
+            _ => half::bf16::from_f32(*x).to_f32(),
+        };
+        assert_eq!(floats(&weights(&again)[&part]), values.iter().map(round).collect::<Vec<_>>());
+        values[0] = f32::MAX;
+        let other = dir.path().join("other");
+        let error = model.write_with(&other, &[(part, tensor(&values))].into()).unwrap_err();
+        assert!(error.to_string().contains("does not hold"), "{error}");
+        assert!(!other.exists());
+    }
 }
 
 /// A new model's matrices have the deviation that they should have, its norms and biases do nothing, and
