@@ -11,7 +11,8 @@ use crate::ops::elementwise::{self, Function1, Function2};
 use crate::ops::numbers::{self, Comparison, Logic};
 use crate::ops::reduce::{self, Reduction};
 use crate::ops::{
-    attention, conv, convert, layout, linear, matmul, norm, scaled_attention, states,
+    attention, conv, convert, head, layout, linear, matmul, norm, row_attention, scaled_attention,
+    states,
 };
 
 /// How an operation at fixed sizes runs, or why it is left to the reference interpreter.
@@ -26,6 +27,9 @@ pub(crate) fn bind(cx: &mut OpCx<'_>) -> Bind<Binding> {
         LlmRope => attention::rope(cx),
         LlmAttention => attention::attention(cx),
         LlmGatedMlp => linear::gated_mlp(cx),
+        LlmHeadLoss | LlmHeadLossGrad => head::head_loss(cx),
+        LlmRmsNormGrad => norm::rms_norm_grad(cx),
+        LlmAttentionGrad => row_attention::attention_grad(cx),
 
         // Elementwise.
         Add => elementwise::binary(cx, Function2::Add),
@@ -123,6 +127,7 @@ pub(crate) fn bind(cx: &mut OpCx<'_>) -> Bind<Binding> {
         Reverse => return layout::reverse(cx),
         Pad => return layout::pad(cx),
         SliceUpdate | Scatter => states::update(cx, None),
+        Fill => layout::fill(cx),
         ReadState => states::read(cx),
         WriteState => states::write(cx),
 
@@ -145,10 +150,7 @@ pub(crate) fn bind(cx: &mut OpCx<'_>) -> Bind<Binding> {
         | Quantize | Dequantize | Cond | WhileLoop | Classify
         | MakeList | ListLength | ListWrite | ListRead | ListGather | ListScatter
         | ConvTranspose
-        | GatherAlongAxis | Fill | Range1d | Topk
-        | LlmHeadLoss | LlmHeadLossGrad | LlmAttentionGrad | LlmRmsNormGrad => {
-            Err("no native kernel".into())
-        }
+        | GatherAlongAxis | Range1d | Topk => Err("no native kernel".into()),
     };
     narrowable(cx, native?).map(Binding::from)
 }

@@ -1,6 +1,7 @@
 //! Runs the steps of a plan.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use exec::{ExecError, Result, State, Tensors};
 use kernels::Pool;
@@ -25,7 +26,34 @@ pub(crate) struct Run<'a> {
     dynamic: HashMap<ValueId, Value>,
 }
 
-/// Runs `plan` and returns its outputs. `arena` has at least the bytes that the plan needs.
+/// Memory that a prepared program has between runs.
+#[derive(Default)]
+pub(crate) struct Kept {
+    /// At least the bytes that a plan needs.
+    pub(crate) arena: Option<AlignedBuf>,
+    /// Large results of the last run, whose memory is used again once they are dropped: it costs much to
+    /// have the system clear so many pages.
+    results: Vec<Bytes>,
+    /// The time that each step of the last plan took in all runs, if it is measured.
+    pub(crate) times: Option<Vec<Duration>>,
+}
+
+/// Results from this size on are kept.
+const LARGE: usize = 1 << 20;
+
+impl Kept {
+    /// Memory for a result, whose content is any.
+    fn result(&mut self, bytes: usize) -> Option<AlignedBuf> {
+        while let Some(at) = self.results.iter().position(|r| r.len() == bytes) {
+            if let Ok(buffer) = self.results.swap_remove(at).into_buf() {
+                return Some(buffer);
+            }
+        }
+        AlignedBuf::try_zeroed(bytes)
+    }
+}
+
+/// Runs `plan` and returns its outputs.
 ///
 /// # Errors
 /// When an operation fails; says which.
@@ -33,24 +61,34 @@ pub(crate) fn execute(
     plan: &Plan,
     pool: &Pool,
     inputs: &[Tensor],
-    arena: &mut [u8],
+    kept: &mut Kept,
     state: &mut State,
 ) -> Result<Tensors> {
     let buffer = |&bytes: &usize| {
         let what = || format!("results of {}", plan.function);
-        AlignedBuf::try_zeroed(bytes).ok_or_else(|| ExecError::Memory { what: what(), bytes })
+        kept.result(bytes).ok_or_else(|| ExecError::Memory { what: what(), bytes })
     };
     let direct = plan.direct.iter().map(buffer).collect::<Result<_>>()?;
+    kept.results.clear();
+    let arena = kept.arena.as_deref_mut().unwrap_or_default();
     let mut run = Run { plan, pool, inputs, arena, state, direct, dynamic: HashMap::new() };
-    for step in &plan.steps {
+    for (i, step) in plan.steps.iter().enumerate() {
+        let start = kept.times.is_some().then(Instant::now);
         match step {
             Step::Native(step) => {
                 run.native(step).map_err(|e| plan.error(e, step.op))?;
             }
             Step::Interpreted(step) => run.interpreted(step)?,
         }
+        if let (Some(times), Some(start)) = (&mut kept.times, start) {
+            times.resize(plan.steps.len(), Duration::ZERO);
+            times[i] += start.elapsed();
+        }
     }
-    run.outputs()
+    let outputs = run.outputs()?;
+    let large = outputs.values().map(Tensor::bytes).filter(|b| b.len() >= LARGE && !b.is_mapped());
+    kept.results.extend(large.cloned());
+    Ok(outputs)
 }
 
 impl Plan {

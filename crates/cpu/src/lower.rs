@@ -6,6 +6,7 @@ use mil::{Arg, Function, OpId, OpKind, OpView, Program, Type, ValueId};
 use tensor::{DType, Tensor};
 
 use crate::bind;
+use crate::chains::{self, Found, Uses};
 use crate::kernel::{Binding, Kernel, Native, Operand, Source};
 use crate::layout::Layout;
 use crate::op_cx::{Bind, Constants, OpCx, Reason, fixed};
@@ -209,8 +210,9 @@ impl<'a> Lowering<'a> {
 
     fn body(&mut self) {
         let groups = self.shared_products();
+        let uses = Uses::of(self.function);
         let mut done: HashSet<OpId> = HashSet::new();
-        for &id in &self.function.body.ops {
+        for (place, &id) in self.function.body.ops.iter().enumerate() {
             if self.function.ops[id].kind == OpKind::Const || done.contains(&id) {
                 continue;
             }
@@ -222,8 +224,18 @@ impl<'a> Lowering<'a> {
             if self.on_states(id) {
                 continue;
             }
+            let (function, rest) = (self.function, &self.function.body.ops[place..]);
+            let found = chains::find(function, rest, &done, &uses, |id, f| self.with_cx(id, f));
+            if let Some(Found { ops, results, native }) = found
+                && self.native(id, &results, native).is_ok()
+            {
+                done.extend(ops);
+                continue;
+            }
             let bound = match self.with_cx(id, bind::bind) {
-                Ok(Binding::Native(native)) => self.native(&[id], native),
+                Ok(Binding::Native(native)) => {
+                    self.native(id, &self.function.ops[id].outputs, native)
+                }
                 Ok(Binding::View { of, offsets }) => self.view(id, &of, &offsets),
                 Ok(Binding::Constants(tensors)) => {
                     let results = self.function.ops[id].outputs.iter().copied().zip(tensors);
@@ -249,8 +261,8 @@ impl<'a> Lowering<'a> {
         f(&mut OpCx { view, op, constants: self.constants, program })
     }
 
-    /// Linear layers of one input with constant weights, such as those of queries, keys and values:
-    /// they can all run where the first of them stands.
+    /// Linear layers of one input with weights that are constants or inputs, such as those of queries, keys
+    /// and values: they can all run where the first of them stands.
     fn shared_products(&mut self) -> Vec<Vec<OpId>> {
         let mut groups: Vec<(ValueId, Vec<OpId>)> = Vec::new();
         for &id in &self.function.body.ops {
@@ -259,7 +271,12 @@ impl<'a> Lowering<'a> {
                 continue;
             }
             let Some(Arg::Value(x)) = op.arg("x") else { continue };
-            let constant = |o: &Operand| o.as_const().is_some();
+            let function = self.function;
+            let constant = |o: &Operand| match o.source {
+                Source::Const(_) => true,
+                Source::Value(v) => function.inputs.contains(&v),
+                Source::Widened(_) | Source::Angles { .. } => false,
+            };
             let native = self
                 .with_cx(id, linear::parts)
                 .is_ok_and(|p| constant(&p.weight) && p.bias.as_ref().is_none_or(constant));
@@ -277,15 +294,15 @@ impl<'a> Lowering<'a> {
     fn linears(&mut self, group: &[OpId]) -> Bind<()> {
         let parts = group.iter().map(|&id| self.with_cx(id, linear::parts));
         let native = linear::linears(parts.collect::<Bind<_>>()?)?;
-        self.native(group, native)
+        let results = group.iter().flat_map(|&op| &self.function.ops[op].outputs).copied();
+        self.native(group[0], &results.collect::<Vec<_>>(), native)
     }
 
-    /// Adds a kernel's step; its results are those of all of `ops`.
-    fn native(&mut self, ops: &[OpId], native: Native) -> Bind<()> {
-        let ins = native.inputs.iter().map(|o| self.operand(ops[0], o)).collect::<Bind<_>>()?;
+    /// Adds the step of a kernel that stands for `op`, or also for others, and computes `results`.
+    fn native(&mut self, op: OpId, results: &[ValueId], native: Native) -> Bind<()> {
+        let ins = native.inputs.iter().map(|o| self.operand(op, o)).collect::<Bind<_>>()?;
         let mut outs = Vec::new();
         let mut narrowed = Vec::new();
-        let results = ops.iter().flat_map(|&op| &self.function.ops[op].outputs);
         for &v in results {
             let (dtype, shape) = fixed(self.function.ty(v))?;
             let slot = self.memory.buffer(dtype, shape.clone());
@@ -301,12 +318,12 @@ impl<'a> Lowering<'a> {
         for bytes in native.scratch {
             outs.extend(self.memory.buffer(DType::U8, vec![bytes]).buffer());
         }
-        let (op, kernel, writes) = (ops[0], native.kernel, native.writes);
+        let (kernel, writes) = (native.kernel, native.writes);
         self.drafts.push(Draft::Native(Drafted { op, kernel, ins, outs, writes }));
         for (wide, slot) in narrowed {
             let outs = slot.buffer().into_iter().collect();
             let kernel = Box::new(Narrow);
-            self.drafts.push(Draft::native(ops[0], kernel, vec![wide], outs));
+            self.drafts.push(Draft::native(op, kernel, vec![wide], outs));
         }
         Ok(())
     }

@@ -1,8 +1,9 @@
 //! A plan: the steps of one function at fixed sizes, with the memory each works on.
 
 use std::ops::Range;
+use std::time::Duration;
 
-use mil::{OpId, Program, ValueId};
+use mil::{OpId, OpKind, Program, ValueId};
 use tensor::{DType, Tensor};
 
 use crate::kernel::Kernel;
@@ -27,6 +28,35 @@ pub(crate) struct Plan {
     pub(crate) states: Vec<String>,
     /// Outputs of the function, in order.
     pub(crate) outputs: Vec<Output>,
+}
+
+/// The time of a step.
+#[derive(Clone, Debug)]
+pub struct StepTime {
+    /// The operation that the step stands for; it may compute those around it too.
+    pub operation: String,
+    /// Its kind.
+    pub kind: OpKind,
+    /// Whether a kernel runs it, not the interpreter.
+    pub native: bool,
+    /// Time spent.
+    pub time: Duration,
+}
+
+impl Plan {
+    /// What the steps are, with the time of each.
+    pub(crate) fn times(&self, times: &[Duration]) -> Vec<StepTime> {
+        let Some(function) = self.program.functions.get(&self.function) else { return Vec::new() };
+        let step = |(step, time): (&Step, &Duration)| {
+            let (op, native) = match step {
+                Step::Native(step) => (step.op, true),
+                Step::Interpreted(step) => (step.op, false),
+            };
+            let (operation, kind) = (function.describe(op), function.ops[op].kind);
+            StepTime { operation, kind, native, time: *time }
+        };
+        self.steps.iter().zip(times).map(step).collect()
+    }
 }
 
 /// An output of the function.

@@ -8,10 +8,10 @@ use kernels::Pool;
 use mil::{Dim, Function, OpId, Program, Type};
 use tensor::AlignedBuf;
 
-use crate::execute::execute;
+use crate::execute::{Kept, execute};
 use crate::lower;
 use crate::op_cx::{Constants, Reason};
-use crate::plan::Plan;
+use crate::plan::{Plan, StepTime};
 
 /// Plans kept for sizes that come from inputs; the one not used for longest goes first.
 const KEPT_PLANS: usize = 16;
@@ -26,7 +26,7 @@ pub struct CpuRunnable {
     constants: Constants,
     fallbacks: Vec<Fallback>,
     plans: Vec<(PlanKey, Plan)>,
-    arena: AlignedBuf,
+    kept: Kept,
 }
 
 /// A function and the sizes of its symbols.
@@ -68,7 +68,7 @@ impl CpuRunnable {
             constants,
             fallbacks,
             plans: Vec::new(),
-            arena: AlignedBuf::zeroed(0),
+            kept: Kept::default(),
         };
         let fixed = |f: &Function| f.symbols().is_empty();
         let functions = runnable.program.functions.iter().filter(|(_, f)| fixed(f));
@@ -90,6 +90,20 @@ impl CpuRunnable {
         })
     }
 
+    /// Measures the time of each step from now on; [`CpuRunnable::step_times`] has it.
+    pub fn time_steps(&mut self) {
+        self.kept.times = Some(Vec::new());
+    }
+
+    /// The steps of the plan that ran last, each with the time that all runs since
+    /// [`CpuRunnable::time_steps`] took for it: of use where one function ran at one size.
+    pub fn step_times(&self) -> Vec<StepTime> {
+        let (Some((_, plan)), Some(times)) = (self.plans.last(), &self.kept.times) else {
+            return Vec::new();
+        };
+        plan.times(times)
+    }
+
     /// The plan for `key`, made if there is none; the last of the kept ones.
     fn plan(&mut self, key: &PlanKey) -> Result<&Plan> {
         match self.plans.iter().position(|(k, _)| k == key) {
@@ -101,12 +115,13 @@ impl CpuRunnable {
                 if self.plans.len() >= KEPT_PLANS {
                     self.drop_oldest();
                 }
-                if self.arena.len() < plan.arena_bytes {
+                if self.kept.arena.as_ref().map_or(0, |a| a.len()) < plan.arena_bytes {
                     let bytes = plan.arena_bytes;
-                    self.arena = AlignedBuf::try_zeroed(bytes).ok_or_else(|| {
+                    let arena = AlignedBuf::try_zeroed(bytes).ok_or_else(|| {
                         let what = format!("intermediate results of {}", key.function);
                         ExecError::Memory { what, bytes }
                     })?;
+                    self.kept.arena = Some(arena);
                 }
                 self.plans.push((key.clone(), plan));
             }
@@ -152,7 +167,7 @@ impl Runnable for CpuRunnable {
         let Some((_, plan)) = self.plans.last() else {
             return Err(ExecError::NoFunction(function.to_owned()));
         };
-        execute(plan, &self.pool, &tensors, &mut self.arena, state)
+        execute(plan, &self.pool, &tensors, &mut self.kept, state)
     }
 
     fn fallbacks(&self) -> &[Fallback] {

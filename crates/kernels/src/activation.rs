@@ -68,10 +68,10 @@ pub fn gate_in_place(pool: &Pool, act: Activation, gate: &mut [f32], up: &[f32])
     });
 }
 
-struct Apply<'a> {
-    act: Activation,
-    x: &'a mut [f32],
-    up: Option<&'a [f32]>,
+pub(crate) struct Apply<'a> {
+    pub(crate) act: Activation,
+    pub(crate) x: &'a mut [f32],
+    pub(crate) up: Option<&'a [f32]>,
 }
 
 impl Kernel for Apply<'_> {

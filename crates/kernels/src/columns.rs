@@ -1,4 +1,4 @@
-//! Products whose right side lies in columns: convolutions and products of computed matrices.
+//! Products whose right side lies in columns: convolutions, products of computed matrices, gradients.
 //!
 //! `out[r, p] = Σ_k weight[r, k] * right[k, p] + bias[r]`, where a [`Source`] gives the right side in
 //! the panels that [`crate::gemm`] works on: as it lies, or as a convolution gathers it. A task packs
@@ -12,13 +12,18 @@ use tensor::DType;
 use crate::Pool;
 use crate::arch::{Kernel, LANES, Simd};
 use crate::convert::Decode;
-use crate::gemm::{DEPTH, PANEL, Packed, STRIDE, Tiles, WIDTH};
+use crate::gemm::{Gemm, Out, Tiles};
 use crate::matmul::{Matrix, matmul};
+use crate::panel::{
+    DEPTH, Left, PANEL, Packed, STRIDE, WIDTH, Words, numbers, with_columns, with_rows,
+};
 use crate::scratch::Scratch;
 use crate::share::Shared;
 
 /// Bytes of the packed right side that a task keeps in the cache.
 const PACKED_BYTES: usize = 1 << 20;
+/// Bytes of a packed right side that all tasks share.
+const PACKED_LANES_BYTES: usize = 1 << 23;
 /// Panels of a task at most: enough to make decoding the weights cheap.
 const PANELS: usize = 8;
 /// Weight rows of a task at least, in panels, so that packing is cheap beside them.
@@ -38,50 +43,6 @@ pub(crate) trait Source: Sync {
     fn fill<S: Simd>(&self, s: S, first: usize, out: &mut [[f32; WIDTH]]);
 }
 
-/// A row-major matrix as the right side.
-#[derive(Clone, Copy)]
-struct Columns<'a> {
-    matrix: Matrix<'a>,
-}
-
-impl Source for Columns<'_> {
-    fn columns(&self) -> usize {
-        self.matrix.cols()
-    }
-
-    #[inline(always)]
-    fn fill<S: Simd>(&self, s: S, first: usize, out: &mut [[f32; WIDTH]]) {
-        let count = WIDTH.min(self.matrix.cols() - first);
-        let width = self.matrix.dtype().block_bytes();
-        for (k, out) in out.iter_mut().enumerate() {
-            let bytes = &self.matrix.row(k)[first * width..][..count * width];
-            numbers(s, self.matrix.dtype(), bytes, out);
-        }
-    }
-}
-
-/// The numbers of a whole-byte type at `bytes`, and zeros after them.
-#[inline(always)]
-fn numbers<S: Simd>(s: S, dtype: DType, bytes: &[u8], out: &mut [f32; WIDTH]) {
-    let mut padded = [0u8; WIDTH * size_of::<f32>()];
-    let whole: &[u8] = if bytes.len() == WIDTH * dtype.block_bytes() {
-        bytes
-    } else {
-        padded[..bytes.len()].copy_from_slice(bytes);
-        &padded
-    };
-    if dtype == DType::F32 {
-        for (o, b) in out.iter_mut().zip(whole.as_chunks().0) {
-            *o = f32::from_le_bytes(*b);
-        }
-        return;
-    }
-    for (o, b) in out.as_chunks_mut::<LANES>().0.iter_mut().zip(whole.as_chunks().0) {
-        let v = if dtype == DType::F16 { s.load_f16(b) } else { s.load_bf16(b) };
-        s.store(v, o);
-    }
-}
-
 /// `out[M, N] = x[M, K] · y[K, N]`.
 ///
 /// # Panics
@@ -90,7 +51,10 @@ pub fn matmul_columns(pool: &Pool, x: Matrix<'_>, y: Matrix<'_>, out: &mut [f32]
     let (m, k, n) = (x.rows(), x.cols(), y.cols());
     assert_eq!(y.rows(), k, "the matrices do not go together");
     assert_eq!(out.len(), m * n, "output is not [{m}, {n}]");
-    assert!(matches!(y.dtype(), DType::F32 | DType::F16 | DType::Bf16), "columns of {}", y.dtype());
+    assert!(is_plain(y.dtype()), "columns of {}", y.dtype());
+    if k == 0 {
+        return out.fill(0.0);
+    }
     if m <= FEW_ROWS && x.dtype() == DType::F32 {
         let out = Shared::new(out);
         let step = 4 * LANES;
@@ -105,7 +69,82 @@ pub fn matmul_columns(pool: &Pool, x: Matrix<'_>, y: Matrix<'_>, out: &mut [f32]
         });
         return;
     }
-    product(pool, x, &Columns { matrix: y }, None, out);
+    columns(pool, x, y, false, out);
+}
+
+/// [`matmul_columns`] of many rows, or that added to `out`.
+pub(crate) fn columns(pool: &Pool, x: Matrix<'_>, y: Matrix<'_>, add: bool, out: &mut [f32]) {
+    let (m, k, n) = (x.rows(), x.cols(), y.cols());
+    if y.dtype() == DType::F32
+        && x.dtype() == DType::F32
+        && n >= m
+        && let (Ok(x), Ok(y)) =
+            (bytemuck::try_cast_slice(x.bytes()), bytemuck::try_cast_slice(y.bytes()))
+    {
+        // The greater side makes the tasks.
+        return tasks(pool, Left::Columns { x: y, rows: n }, n, Right::Rows { x, k }, add, out);
+    }
+    tasks(pool, Left::Rows(x), m, Right::Columns(y), add, out);
+}
+
+/// `out[M, N] = x[K, M]ᵀ · y[K, N]`, or that is added to it.
+///
+/// # Panics
+/// As [`matmul_columns`].
+pub fn matmul_turned(pool: &Pool, x: &[f32], y: Matrix<'_>, add: bool, out: &mut [f32]) {
+    let (k, n) = (y.rows(), y.cols());
+    let m = x.len().checked_div(k).unwrap_or(0);
+    assert_eq!(x.len(), m * k, "the matrices do not go together");
+    assert_eq!(out.len(), m * n, "output is not [{m}, {n}]");
+    assert!(is_plain(y.dtype()), "columns of {}", y.dtype());
+    if k == 0 {
+        return if add { () } else { out.fill(0.0) };
+    }
+    tasks(pool, Left::Columns { x, rows: m }, m, Right::Columns(y), add, out);
+}
+
+/// Types whose numbers can be taken from the middle of a row.
+fn is_plain(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F16 | DType::Bf16)
+}
+
+/// A right side that is packed for all tasks.
+enum Right<'a> {
+    /// `[lanes, k]`; the output then is `[lanes, rows]`.
+    Rows { x: &'a [f32], k: usize },
+    /// `[k, lanes]`; the output is `[rows, lanes]`.
+    Columns(Matrix<'a>),
+}
+
+/// The products of all `rows` of the left side with the right one.
+fn tasks(pool: &Pool, left: Left<'_>, rows: usize, right: Right<'_>, add: bool, out: &mut [f32]) {
+    if out.is_empty() {
+        return;
+    }
+    let turned = matches!(right, Right::Rows { .. });
+    let lanes = out.len() / rows;
+    let out = Shared::new(out);
+    let run = |right: &Packed<'_>, first: usize| {
+        pool.run(rows.div_ceil(PANEL), |i| {
+            let stride = if turned { rows } else { lanes };
+            let taken = (i * PANEL, PANEL.min(rows - i * PANEL));
+            let out = Out { out, stride, first, turned, add, bias: None };
+            Gemm { left, right, rows: taken, out }.run(pool);
+        });
+    };
+    let kind = Words::of(pool);
+    match right {
+        Right::Rows { x, k } => with_rows(pool, x, k, kind, |right| run(right, 0)),
+        Right::Columns(y) => {
+            // Some lanes at a time, so that what is packed stays in a cache.
+            let panel_bytes = kind.count(y.rows()) * WIDTH * size_of::<f32>();
+            let step = (PACKED_LANES_BYTES / panel_bytes.max(1)).max(1) * WIDTH;
+            for first in (0..lanes).step_by(step) {
+                let count = step.min(lanes - first);
+                with_columns(pool, y, first, count, kind, |right| run(right, first));
+            }
+        }
+    }
 }
 
 /// One row times some columns of a matrix, which is read in place.
@@ -207,7 +246,6 @@ impl<R: Source> Kernel for Task<'_, R> {
         for (p, packed) in packed.chunks_exact_mut(depth.max(1)).enumerate() {
             self.right.fill(s, self.columns.start + p * WIDTH, packed);
         }
-        let input = Packed { rows: self.columns.len(), columns: depth, panels: packed };
         for first in self.rows.clone().step_by(PANEL) {
             let rows = first..self.rows.end.min(first + PANEL);
             sums.fill([0.0; WIDTH]);
@@ -218,7 +256,9 @@ impl<R: Source> Kernel for Task<'_, R> {
                     Decode { matrix: self.weight, row, first: k, out }.run(s);
                 }
                 let rows = rows.len();
-                Tiles { input: &input, columns: (k, taken), block, rows, sums }.run(s);
+                let (lanes, words) = (self.columns.len(), (depth, k, taken));
+                let panels = &packed[..];
+                Tiles { panels, lanes, words, block, steps: (STRIDE, 1), rows, sums }.run(s);
             }
             self.write(rows, sums);
         }

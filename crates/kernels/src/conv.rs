@@ -9,8 +9,8 @@ use std::ops::Range;
 use crate::Pool;
 use crate::arch::{Kernel, Simd};
 use crate::columns::{Source, product};
-use crate::gemm::WIDTH;
 use crate::matmul::Matrix;
+use crate::panel::WIDTH;
 use crate::share::Shared;
 
 /// Outputs of a group from which on the product of matrices is faster.

@@ -30,4 +30,14 @@ pub enum KernelError {
         /// Rows of the table.
         rows: usize,
     },
+    /// A target that the vocabulary does not have.
+    #[error("target {target} of row {row} is not in the vocabulary of {vocab}")]
+    Target {
+        /// Which row.
+        row: usize,
+        /// Its target.
+        target: i32,
+        /// Size of the vocabulary.
+        vocab: usize,
+    },
 }

@@ -1,144 +1,196 @@
-//! Products of many rows: what reading a prompt spends its time on.
+//! Products of many rows: what reading a prompt and training spend their time on.
 //!
-//! The input is packed once per product into panels of 32 rows, transposed, so that a vector holds
-//! one column of 16 input rows. A task takes [`PANEL`] weight rows, decodes [`DEPTH`] columns of them
-//! at a time into a block that stays in the cache, and multiplies it with every input panel in tiles
-//! that keep their sums in registers. The sums run over the columns in order, whatever the split.
+//! `left[rows, k] · right[lanes, k]ᵀ`, where each side may lie either way. The right side is packed once
+//! into panels of 32 lanes. A task takes [`PANEL`] rows of the left side, brings [`DEPTH`] numbers of each at
+//! a time into a block that stays in the cache, and multiplies it with every panel in tiles that keep
+//! their sums in registers. The sums run along `k` in order, whatever the split.
 
 #![allow(clippy::needless_range_loop, reason = "one index runs over several arrays")]
 
+use std::ops::Range;
+
+use crate::Pool;
 use crate::arch::{Kernel, LANES, Simd};
-use crate::convert::Decode;
-use crate::matmul::Matrix;
+use crate::panel::{DEPTH, Left, PANEL, Packed, STRIDE, WIDTH, Words};
 use crate::scratch::Scratch;
 use crate::share::Shared;
-use crate::{Isa, Pool};
 
-/// Input rows of a panel.
-pub(crate) const WIDTH: usize = 2 * LANES;
-/// Weight rows of a task, whole tiles on every instruction set.
-pub(crate) const PANEL: usize = 48;
-/// Columns decoded at a time: whole blocks of every weight type.
-pub(crate) const DEPTH: usize = 256;
-/// Distance of the rows of the decoded block; not a power of two, which would crowd few cache sets.
-pub(crate) const STRIDE: usize = DEPTH + LANES;
+/// Panels of a task at most: their sums stay in the cache beside a block.
+const PANELS: usize = 32;
 
-/// Input rows in transposed panels: `[panels, columns, WIDTH]`, padded with zeros.
-pub(crate) struct Packed<'a> {
-    pub(crate) rows: usize,
-    pub(crate) columns: usize,
-    pub(crate) panels: &'a [[f32; WIDTH]],
+/// Where the products go.
+#[derive(Clone, Copy)]
+pub(crate) struct Out<'a> {
+    /// `[rows, stride]`, or `[lanes, stride]` if `turned`; overwritten, or added to if `add`.
+    pub(crate) out: Shared<'a, f32>,
+    pub(crate) stride: usize,
+    /// The column of the first lane, or of the first row.
+    pub(crate) first: usize,
+    pub(crate) turned: bool,
+    pub(crate) add: bool,
+    /// Added to each row's products.
+    pub(crate) bias: Option<&'a [f32]>,
 }
 
-/// Packs `x[rows, k]` and calls `work` with the result.
-pub(crate) fn with_packed(
-    pool: &Pool,
-    x: &[f32],
-    rows: usize,
-    k: usize,
-    work: impl FnOnce(&Packed<'_>),
-) {
-    let count = rows.div_ceil(WIDTH);
-    let mut scratch = Scratch::new(count * k * WIDTH);
-    let buffer = &mut scratch[..];
-    let shared = Shared::new(buffer);
-    pool.run(count, |p| {
-        // SAFETY: a panel belongs to one task.
-        let panel = unsafe { shared.slice(p * k * WIDTH..(p + 1) * k * WIDTH) };
-        let panel = panel.as_chunks_mut::<WIDTH>().0;
-        let x = &x[p * WIDTH * k..rows.min((p + 1) * WIDTH) * k];
-        // Some columns at a time, so that the lines written to stay in the cache.
-        for (block, panel) in panel.chunks_mut(LANES).enumerate() {
-            panel.fill([0.0; WIDTH]);
-            for (m, x) in x.chunks_exact(k).enumerate() {
-                let x = &x[block * LANES..][..panel.len()];
-                panel.iter_mut().zip(x).for_each(|(column, x)| column[m] = *x);
-            }
-        }
-    });
-    work(&Packed { rows, columns: k, panels: buffer.as_chunks().0 });
-}
-
-/// Products of all input rows with up to [`PANEL`] weight rows, of which the first is column `first`
-/// of an output `[M, stride]`.
+/// Some rows of the left side with all lanes of the right.
 #[derive(Clone, Copy)]
 pub(crate) struct Gemm<'a> {
-    pub(crate) input: &'a Packed<'a>,
-    pub(crate) weight: Matrix<'a>,
-    pub(crate) bias: Option<&'a [f32]>,
-    pub(crate) out: Shared<'a, f32>,
-    pub(crate) first: usize,
-    pub(crate) stride: usize,
+    pub(crate) left: Left<'a>,
+    pub(crate) right: &'a Packed<'a>,
+    /// The first row and their number, at most [`PANEL`].
+    pub(crate) rows: (usize, usize),
+    pub(crate) out: Out<'a>,
 }
 
 impl Gemm<'_> {
-    pub(crate) fn run(&self, isa: Isa) {
-        let panels = self.input.rows.div_ceil(WIDTH);
-        let mut scratch = Scratch::new(PANEL * (STRIDE + panels * WIDTH));
+    pub(crate) fn run(&self, pool: &Pool) {
+        let (kind, words) = (self.right.kind, self.right.words);
+        let depth = self.left.depth();
+        let mut scratch = Scratch::new(PANEL * (STRIDE + PANELS * WIDTH));
         let buffer = &mut scratch[..];
         let (block, sums) = buffer.split_at_mut(PANEL * STRIDE);
         let sums = sums.as_chunks_mut::<WIDTH>().0;
-        sums.fill([0.0; WIDTH]);
-        for first in (0..self.input.columns).step_by(DEPTH) {
-            let depth = DEPTH.min(self.input.columns - first);
-            for (row, out) in block.chunks_mut(STRIDE).enumerate().take(self.weight.rows()) {
-                let out = &mut out[..depth];
-                isa.run(Decode { matrix: self.weight, row, first, out });
+        let panels = self.right.lanes.div_ceil(WIDTH);
+        for first in (0..panels).step_by(PANELS) {
+            let panels = first..panels.min(first + PANELS);
+            let sums = &mut sums[..panels.len() * PANEL];
+            sums.fill([0.0; WIDTH]);
+            for k in (0..depth).step_by(DEPTH) {
+                let taken = DEPTH.min(depth - k);
+                self.left.fill(pool, kind, self.rows, (k, taken), block);
+                let (row, column) = self.left.steps();
+                let tiles = Tiles {
+                    panels: &self.right.panels[panels.start * words..panels.end * words],
+                    lanes: self.right.lanes - first * WIDTH,
+                    words: (words, kind.count(k), kind.count(taken)),
+                    block,
+                    steps: (row, column),
+                    rows: self.rows.1,
+                    sums,
+                };
+                match kind {
+                    Words::Pairs => pool.isa().run_pairs(tiles),
+                    Words::Single | Words::Rounded => pool.isa().run(tiles),
+                }
             }
-            isa.run(Tiles {
-                input: self.input,
-                columns: (first, depth),
-                block,
-                rows: self.weight.rows(),
-                sums,
-            });
+            let (lanes, out) = (first * WIDTH..self.right.lanes.min(panels.end * WIDTH), self.out);
+            pool.isa().run(Write { sums, lanes, rows: self.rows, out });
         }
-        self.write(sums);
+    }
+}
+
+/// Writes the sums of some panels.
+struct Write<'a> {
+    sums: &'a [[f32; WIDTH]],
+    lanes: Range<usize>,
+    rows: (usize, usize),
+    out: Out<'a>,
+}
+
+impl Kernel for Write<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        if self.out.turned { self.turned(s) } else { self.straight() }
+    }
+}
+
+impl Write<'_> {
+    fn bias(&self, row: usize) -> f32 {
+        self.out.bias.map_or(0.0, |b| b[self.rows.0 + row])
     }
 
-    /// Transposes the sums into the output.
-    fn write(&self, sums: &[[f32; WIDTH]]) {
-        let n = self.weight.rows();
-        for m in 0..self.input.rows {
-            let at = m * self.stride + self.first;
-            // SAFETY: an output element belongs to the one task that has its weight row.
-            let out = unsafe { self.out.slice(at..at + n) };
-            let sums = &sums[m / WIDTH * PANEL..][..n];
-            match self.bias {
-                Some(bias) => {
-                    let bias = &bias[self.first..][..n];
-                    for ((out, sum), bias) in out.iter_mut().zip(sums).zip(bias) {
-                        *out = sum[m % WIDTH] + bias;
-                    }
+    #[inline(always)]
+    fn straight(&self) {
+        for row in 0..self.rows.1 {
+            let bias = self.bias(row);
+            let at = (self.rows.0 + row) * self.out.stride + self.out.first;
+            // SAFETY: an output element belongs to the one task that has its row.
+            let out = unsafe { self.out.out.slice(at + self.lanes.start..at + self.lanes.end) };
+            for (out, sums) in out.chunks_mut(WIDTH).zip(self.sums.chunks(PANEL)) {
+                let sums = out.iter_mut().zip(&sums[row]);
+                if self.out.add {
+                    sums.for_each(|(o, sum)| *o += sum + bias);
+                } else {
+                    sums.for_each(|(o, sum)| *o = sum + bias);
                 }
-                None => out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum[m % WIDTH]),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn turned<S: Simd>(&self, s: S) {
+        let mut bias = [0f32; PANEL];
+        (0..self.rows.1).for_each(|row| bias[row] = self.bias(row));
+        for (half, lane) in self.lanes.clone().step_by(LANES).enumerate() {
+            let sums = &self.sums[half / 2 * PANEL..][..PANEL];
+            let mut columns = [[0f32; PANEL]; LANES];
+            for block in 0..PANEL / LANES {
+                let mut rows = [s.splat(0.0); LANES];
+                for (row, sums) in rows.iter_mut().zip(&sums[block * LANES..]) {
+                    *row = s.load(vector(sums, half % 2));
+                }
+                for (column, v) in columns.iter_mut().zip(s.transpose(rows)) {
+                    s.store(v, &mut column.as_chunks_mut().0[block]);
+                }
+            }
+            for (lane, column) in (lane..self.lanes.end).zip(&columns) {
+                let at = lane * self.out.stride + self.out.first + self.rows.0;
+                // SAFETY: an output element belongs to the one task that has its row.
+                let out = unsafe { self.out.out.slice(at..at + self.rows.1) };
+                let sums = out.iter_mut().zip(column.iter().zip(&bias));
+                if self.out.add {
+                    sums.for_each(|(o, (sum, bias))| *o += sum + bias);
+                } else {
+                    sums.for_each(|(o, (sum, bias))| *o = sum + bias);
+                }
             }
         }
     }
 }
 
-/// All tiles of a decoded block: `sums[panels, PANEL, WIDTH] += block · input`.
+/// All tiles of a block: `sums[panels, PANEL, WIDTH] += block · panels`.
 pub(crate) struct Tiles<'a> {
-    pub(crate) input: &'a Packed<'a>,
-    /// The first column and their number.
-    pub(crate) columns: (usize, usize),
+    pub(crate) panels: &'a [[f32; WIDTH]],
+    /// Lanes that are used.
+    pub(crate) lanes: usize,
+    /// Words of a panel, the first that is taken, and how many are.
+    pub(crate) words: (usize, usize, usize),
     pub(crate) block: &'a [f32],
+    /// Where the words of the block lie: [`Left::steps`].
+    pub(crate) steps: (usize, usize),
     pub(crate) rows: usize,
     pub(crate) sums: &'a mut [[f32; WIDTH]],
+}
+
+impl Tiles<'_> {
+    /// Calls `tile` with each tile of `size` rows and its number of vectors.
+    #[inline(always)]
+    pub(crate) fn each(self, size: usize, mut tile: impl FnMut(Tile<'_>, usize)) {
+        let (words, first, count) = self.words;
+        let (row, column) = self.steps;
+        for (p, sums) in self.sums.chunks_mut(PANEL).enumerate() {
+            let x = &self.panels[p * words + first..][..count];
+            let vectors = (self.lanes - p * WIDTH).div_ceil(LANES).min(2);
+            for r in (0..self.rows).step_by(size) {
+                let (w, sums) = (&self.block[r * row..], &mut sums[r..]);
+                tile(Tile { x, w, row, column, sums }, vectors);
+            }
+        }
+    }
 }
 
 impl Kernel for Tiles<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let (first, depth) = self.columns;
-        for (p, sums) in self.sums.chunks_mut(PANEL).enumerate() {
-            let x = &self.input.panels[p * self.input.columns + first..][..depth];
-            let vectors = (self.input.rows - p * WIDTH).div_ceil(LANES).min(2);
-            for row in (0..self.rows).step_by(S::TILE) {
-                let (w, sums) = (&self.block[row * STRIDE..], &mut sums[row..]);
-                s.tile(Tile { x, w, row: STRIDE, column: 1, sums }, vectors);
-            }
+        // Steps that the compiler knows become part of the addresses.
+        if self.steps == (STRIDE, 1) {
+            let tiles = Tiles { steps: (STRIDE, 1), ..self };
+            tiles.each(S::TILE, |tile, vectors| s.tile(tile, vectors));
+        } else {
+            let tiles = Tiles { steps: (1, PANEL), ..self };
+            tiles.each(S::TILE, |tile, vectors| s.tile(tile, vectors));
         }
     }
 }

@@ -5,8 +5,9 @@ use std::ops::Range;
 use tensor::DType;
 
 use crate::format::is_readable;
-use crate::gemm::{Gemm, PANEL, with_packed};
+use crate::gemm::{Gemm, Out};
 use crate::gemv::{Gemv, Input};
+use crate::panel::{Left, PANEL, Words, with_rows};
 use crate::share::Shared;
 use crate::{KernelError, Pool};
 
@@ -66,9 +67,20 @@ impl<'a> Matrix<'a> {
         self.cols / self.dtype.block_len() * self.dtype.block_bytes()
     }
 
+    /// All bytes.
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
     /// The bytes of row `row`.
     pub fn row(&self, row: usize) -> &'a [u8] {
         &self.bytes[row * self.row_bytes()..][..self.row_bytes()]
+    }
+
+    /// Row `row` where it lies, if it is of aligned `fp32`.
+    pub(crate) fn floats(&self, row: usize) -> Option<&'a [f32]> {
+        let bytes = (self.dtype == DType::F32).then(|| self.row(row))?;
+        bytemuck::try_cast_slice(bytes).ok()
     }
 
     /// The rows `range` as a matrix of their own.
@@ -119,13 +131,17 @@ pub fn matmul_many(pool: &Pool, x: &[f32], products: &mut [Linear<'_>]) {
         assert!(bias.is_none_or(|b| b.len() == n), "bias is not [{n}]");
     }
     if m > GEMV_ROWS && k > 0 {
-        with_packed(pool, x, m, k, |input| {
+        with_rows(pool, x, k, Words::of(pool), |right| {
             let tasks = split(
                 products,
                 |_| PANEL,
-                |weight, bias, out, first, stride| Gemm { input, weight, bias, out, first, stride },
+                |weight, bias, out, first, stride| {
+                    let bias = bias.map(|b| &b[first..]);
+                    let out = Out { out, stride, first, turned: true, add: false, bias };
+                    Gemm { left: Left::Rows(weight), right, rows: (0, weight.rows), out }
+                },
             );
-            pool.run(tasks.len(), |i| tasks[i].run(pool.isa()));
+            pool.run(tasks.len(), |i| tasks[i].run(pool));
         });
     } else {
         let input = &Input::new(x, m, k);

@@ -14,13 +14,24 @@ use std::thread::JoinHandle;
 
 use crate::Isa;
 
-/// Threads that run the kernels, and the instruction set the kernels use on them.
+/// Threads that run the kernels, and the instruction set and precision of the kernels on them.
 pub struct Pool {
     isa: Isa,
+    precision: Precision,
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     /// Held by the thread whose job is running.
     caller: Mutex<()>,
+}
+
+/// To what the operands of products of many rows of matrices are rounded. Sums are in single precision.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Precision {
+    /// Not at all.
+    #[default]
+    Single,
+    /// To bfloat16, which processors with dot products of it multiply at twice the rate.
+    Bf16,
 }
 
 impl Pool {
@@ -43,7 +54,14 @@ impl Pool {
                 std::thread::Builder::new().name(name).spawn(move || shared.work()).ok()
             })
             .collect();
-        Pool { isa, shared, workers, caller: Mutex::new(()) }
+        let (precision, caller) = (Precision::Single, Mutex::new(()));
+        Pool { isa, precision, shared, workers, caller }
+    }
+
+    /// The same pool, whose kernels round the operands of products of many rows as `precision` says.
+    pub fn with_precision(mut self, precision: Precision) -> Self {
+        self.precision = precision;
+        self
     }
 
     /// Threads that work on a task list, the caller's included.
@@ -54,6 +72,11 @@ impl Pool {
     /// The instruction set of the kernels.
     pub fn isa(&self) -> Isa {
         self.isa
+    }
+
+    /// The precision of products of many rows.
+    pub fn precision(&self) -> Precision {
+        self.precision
     }
 
     /// Calls `task(i)` once for every `i` below `tasks`, on any of the threads, and returns when all

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytemuck::{AnyBitPattern, NoUninit, Zeroable};
 use half::{bf16, f16};
-use memmap2::Mmap;
+use memmap2::{Mmap, MmapMut};
 
 use crate::DType;
 
@@ -35,9 +35,19 @@ struct Line([u8; 64]);
 
 /// A zero-initialised, growable-never, 64-byte-aligned byte buffer.
 pub struct AlignedBuf {
-    lines: Vec<Line>,
+    memory: Memory,
     len: usize,
 }
+
+enum Memory {
+    Lines(Vec<Line>),
+    /// Large buffers in huge pages, where the system has them: a product of matrices that walks through
+    /// columns else misses the processor's table of pages at every row.
+    Pages(MmapMut),
+}
+
+/// Buffers from this size on are mapped.
+const MAPPED: usize = 1 << 22;
 
 impl AlignedBuf {
     /// `len` zero bytes. Pages are untouched until written, so that a large cache costs nothing
@@ -46,14 +56,32 @@ impl AlignedBuf {
     /// # Panics
     /// When there is not so much memory; see [`AlignedBuf::try_zeroed`].
     pub fn zeroed(len: usize) -> Self {
-        AlignedBuf { lines: bytemuck::zeroed_vec(len.div_ceil(64)), len }
+        match Self::pages(len) {
+            Some(pages) => pages,
+            None => {
+                let lines = bytemuck::zeroed_vec(len.div_ceil(64));
+                AlignedBuf { memory: Memory::Lines(lines), len }
+            }
+        }
     }
 
     /// As [`AlignedBuf::zeroed`], `None` when there is not so much memory: for lengths that a file or a
     /// user chose.
     pub fn try_zeroed(len: usize) -> Option<Self> {
+        if let Some(pages) = Self::pages(len) {
+            return Some(pages);
+        }
         let lines = bytemuck::try_zeroed_vec(len.div_ceil(64)).ok()?;
-        Some(AlignedBuf { lines, len })
+        Some(AlignedBuf { memory: Memory::Lines(lines), len })
+    }
+
+    /// A large buffer of its own pages; `None` if it is small or the system refuses.
+    fn pages(len: usize) -> Option<Self> {
+        let pages = (len >= MAPPED).then(|| MmapMut::map_anon(len).ok())??;
+        // A hint: without huge pages the memory is as good, but slower.
+        #[cfg(target_os = "linux")]
+        let _ = pages.advise(memmap2::Advice::HugePage);
+        Some(AlignedBuf { memory: Memory::Pages(pages), len })
     }
 }
 
@@ -61,16 +89,26 @@ impl Deref for AlignedBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `lines` holds at least `len` initialised bytes without padding (`Line` is a plain
-        // array), and `u8` has no alignment need.
-        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
+        match &self.memory {
+            // SAFETY: `lines` holds at least `len` initialised bytes without padding (`Line` is a plain
+            // array), and `u8` has no alignment need.
+            Memory::Lines(lines) => unsafe {
+                std::slice::from_raw_parts(lines.as_ptr().cast(), self.len)
+            },
+            Memory::Pages(pages) => &pages[..self.len],
+        }
     }
 }
 
 impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; `&mut self` makes the view unique and every byte pattern is valid.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
+        match &mut self.memory {
+            // SAFETY: as in `deref`; `&mut self` makes the view unique and every byte pattern is valid.
+            Memory::Lines(lines) => unsafe {
+                std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), self.len)
+            },
+            Memory::Pages(pages) => &mut pages[..self.len],
+        }
     }
 }
 
@@ -129,6 +167,20 @@ impl Bytes {
         let map = unsafe { Mmap::map(file) }?;
         let range = 0..map.len();
         Ok(Bytes { owner: Owner::Map(Arc::new(map)), range })
+    }
+
+    /// The whole buffer, if nothing else holds it; else the bytes again.
+    ///
+    /// # Errors
+    /// As said.
+    pub fn into_buf(self) -> Result<AlignedBuf, Self> {
+        let range = self.range.clone();
+        match self.owner {
+            Owner::Buf(buf) if range == (0..buf.len) => {
+                Arc::try_unwrap(buf).map_err(|buf| Bytes { owner: Owner::Buf(buf), range })
+            }
+            owner => Err(Bytes { owner, range }),
+        }
     }
 
     /// The window `range` of these bytes; `None` if it does not lie inside.

@@ -1,4 +1,4 @@
-//! Attention over a cache or over the rows at hand, and rotary embedding.
+//! Attention over a cache, and rotary embedding.
 
 use std::ops::Range;
 
@@ -6,32 +6,35 @@ use kernels::{Attention, Cache, CacheMut, Pairing, Pool, Rope};
 use mil::{Arg, ErrorKind, OpError, Type};
 use tensor::DType;
 
+use super::row_attention;
 use crate::kernel::{Kernel, Native, Operand, RunCx, Source, f32s, f32s_mut, i32s};
 use crate::op_cx::{Bind, OpCx};
 
 /// Sizes and options of one attention.
-struct Shape {
-    heads: usize,
-    groups: usize,
-    dim: usize,
-    scale: f32,
-    softcap: Option<f32>,
-    window: Option<usize>,
+pub(super) struct Shape {
+    /// Sequences.
+    pub(super) batch: usize,
+    /// Rows of a sequence.
+    pub(super) rows: usize,
+    pub(super) heads: usize,
+    pub(super) groups: usize,
+    pub(super) dim: usize,
+    pub(super) scale: f32,
+    pub(super) softcap: Option<f32>,
+    pub(super) window: Option<usize>,
 }
 
 impl Shape {
-    fn of(cx: &mut OpCx<'_>) -> Bind<(Self, usize)> {
+    pub(super) fn of(cx: &mut OpCx<'_>) -> Bind<Self> {
         let (query, key) = (cx.get("query")?, cx.get("key")?);
-        let (&[b, t, heads, dim], &[_, _, groups, _]) = (&query.shape[..], &key.shape[..]) else {
+        let (&[batch, rows, heads, dim], &[_, _, groups, _]) = (&query.shape[..], &key.shape[..])
+        else {
             return Err("query or key is not of rank 4".into());
         };
-        if b != 1 {
-            return Err(format!("a batch of {b}").into());
-        }
         let scale = cx.view.float("scale")?.unwrap_or(1.0) as f32;
         let softcap = cx.view.float("softcap")?.map(|c| c as f32);
         let window = cx.view.int("window")?.and_then(|w| usize::try_from(w).ok());
-        Ok((Shape { heads, groups, dim, scale, softcap, window }, t))
+        Ok(Shape { batch, rows, heads, groups, dim, scale, softcap, window })
     }
 
     /// The first of the slots that a query at `position` sees.
@@ -42,16 +45,14 @@ impl Shape {
 
 /// Binds `llm.attention`.
 pub(crate) fn attention(cx: &mut OpCx<'_>) -> Bind<Native> {
-    let (shape, t) = Shape::of(cx)?;
-    let inputs = vec![cx.float("query")?, cx.float("key")?, cx.float("value")?, positions(cx)?];
-    if cx.view.arg("segments").is_some() {
-        return Err("segments".into());
-    }
     if cx.view.arg("key_cache").is_none() {
-        let size = t * shape.groups * shape.dim;
-        let native = Native::floats(RowAttention { shape }, inputs);
-        return Ok(native.with_scratch(&[size, size]));
+        return row_attention::attention(cx);
     }
+    let shape = Shape::of(cx)?;
+    if shape.batch != 1 {
+        return Err(format!("a batch of {}", shape.batch).into());
+    }
+    let inputs = vec![cx.float("query")?, cx.float("key")?, cx.float("value")?, positions(cx)?];
     let (keys, values) = (state_name(cx, "key_cache")?, state_name(cx, "value_cache")?);
     if keys == values {
         return Err("keys and values in one state".into());
@@ -67,7 +68,7 @@ pub(crate) fn attention(cx: &mut OpCx<'_>) -> Bind<Native> {
     Ok(native.writing(&[&written[0], &written[1]]))
 }
 
-fn positions(cx: &mut OpCx<'_>) -> Bind<Operand> {
+pub(super) fn positions(cx: &mut OpCx<'_>) -> Bind<Operand> {
     let positions = cx.get("positions")?;
     match positions.dtype {
         DType::I32 => Ok(positions),
@@ -142,60 +143,11 @@ fn past_the_cache(positions: &[i32], capacity: usize) -> OpError {
     OpError { kind, message }
 }
 
-/// Attention among the rows at hand, by their positions.
-struct RowAttention {
-    shape: Shape,
-}
-
-impl Kernel for RowAttention {
-    fn run(
-        &self,
-        cx: &mut RunCx<'_>,
-        ins: &[&[u8]],
-        outs: &mut [&mut [u8]],
-    ) -> Result<(), OpError> {
-        let Shape { heads, groups, dim, scale, softcap, window } = self.shape;
-        let positions = i32s(ins[3]);
-        let [out, keys, values] = outs else { return Ok(()) };
-        // In the order of their positions, the rows that a query sees are a range.
-        let mut order: Vec<usize> = (0..positions.len()).collect();
-        order.sort_by_key(|&t| positions[t]);
-        let sorted: Vec<i64> = order.iter().map(|&t| positions[t].into()).collect();
-        let mut slots = vec![0; order.len()];
-        order.iter().enumerate().for_each(|(slot, &t)| slots[t] = slot);
-        let capacity = positions.len();
-        for (rows, bytes) in [(ins[1], &mut **keys), (ins[2], &mut **values)] {
-            let mut cache = CacheMut { dtype: DType::F32, bytes, heads: groups, capacity, dim };
-            kernels::store_cache(cx.pool, f32s(rows), &slots, &mut cache);
-        }
-        let visible: Vec<Range<usize>> = positions
-            .iter()
-            .map(|&p| {
-                let p = i64::from(p);
-                let first = window.map_or(0, |w| {
-                    let oldest = p.saturating_sub_unsigned(w as u64);
-                    sorted.partition_point(|&s| s <= oldest)
-                });
-                first..sorted.partition_point(|&s| s <= p)
-            })
-            .collect();
-        let view = |bytes| Cache { dtype: DType::F32, bytes, heads: groups, capacity, dim };
-        let (keys, values) = (view(&**keys), view(&**values));
-        let q = f32s(ins[0]);
-        let args = Attention { q, heads, keys, values, visible: &visible, scale, softcap };
-        kernels::attention(cx.pool, &args, f32s_mut(out));
-        Ok(())
-    }
-}
-
 /// Binds `llm.rope`.
 pub(crate) fn rope(cx: &mut OpCx<'_>) -> Bind<Native> {
     let x = cx.float("x")?;
-    let &[b, _, heads, dim] = &x.shape[..] else { return Err("x is not of rank 4".into()) };
-    if b != 1 {
-        return Err(format!("a batch of {b}").into());
-    }
-    if heads * dim == 0 {
+    let &[_, t, heads, dim] = &x.shape[..] else { return Err("x is not of rank 4".into()) };
+    if t * heads * dim == 0 {
         return Err("rows without elements".into());
     }
     let Source::Value(positions) = positions(cx)?.source else {
@@ -210,11 +162,13 @@ pub(crate) fn rope(cx: &mut OpCx<'_>) -> Bind<Native> {
         source: Source::Angles { positions, inv_freq: inv_freq.clone(), sine },
     };
     let inputs = vec![x.clone(), angles(false), angles(true)];
-    Ok(Native::floats(RopeKernel { pairing, heads, dim }, inputs))
+    Ok(Native::floats(RopeKernel { pairing, t, heads, dim }, inputs))
 }
 
 struct RopeKernel {
     pairing: Pairing,
+    /// Rows of a sequence.
+    t: usize,
     heads: usize,
     dim: usize,
 }
@@ -230,11 +184,14 @@ impl Kernel for RopeKernel {
         ins: &[&[u8]],
         outs: &mut [&mut [u8]],
     ) -> Result<(), OpError> {
-        let RopeKernel { pairing, heads, dim } = *self;
+        let RopeKernel { pairing, t, heads, dim } = *self;
         let args = Rope { pairing, heads, dim, cos: f32s(ins[1]), sin: f32s(ins[2]) };
-        match cx.in_place {
-            Some(_) => kernels::rope_in_place(cx.pool, &args, f32s_mut(outs[0])),
-            None => kernels::rope(cx.pool, &args, f32s(ins[0]), f32s_mut(outs[0])),
+        let out = f32s_mut(outs[0]);
+        if cx.in_place.is_none() {
+            out.copy_from_slice(f32s(ins[0]));
+        }
+        for sequence in out.chunks_exact_mut(t * heads * dim) {
+            kernels::rope_in_place(cx.pool, &args, sequence);
         }
         Ok(())
     }

@@ -9,6 +9,9 @@ use super::strided::{collapse, strides_in};
 use crate::kernel::{Binding, Kernel, Native, RunCx, f32s, f32s_mut};
 use crate::op_cx::{Bind, OpCx};
 
+/// Elements of a piece of work.
+const PIECE: usize = 1 << 12;
+
 /// A function of two numbers.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Function2 {
@@ -137,13 +140,20 @@ impl Kernel for Same {
             (Function2::Mul, Some(0)) => kernels::mul_in_place(cx.pool, out, y),
             (Function2::Mul, Some(_)) => kernels::mul_in_place(cx.pool, out, x),
             (function, None) => with_function2!(function, f => {
-                out.iter_mut().zip(x.iter().zip(y)).for_each(|(o, (a, b))| *o = f(*a, *b));
+                for_each_chunk(cx.pool, out, PIECE, |i, out| {
+                    let pairs = x[i * PIECE..].iter().zip(&y[i * PIECE..]);
+                    out.iter_mut().zip(pairs).for_each(|(o, (a, b))| *o = f(*a, *b));
+                });
             }),
             (function, Some(0)) => with_function2!(function, f => {
-                out.iter_mut().zip(y).for_each(|(o, b)| *o = f(*o, *b));
+                for_each_chunk(cx.pool, out, PIECE, |i, out| {
+                    out.iter_mut().zip(&y[i * PIECE..]).for_each(|(o, b)| *o = f(*o, *b));
+                });
             }),
             (function, Some(_)) => with_function2!(function, f => {
-                out.iter_mut().zip(x).for_each(|(o, a)| *o = f(*a, *o));
+                for_each_chunk(cx.pool, out, PIECE, |i, out| {
+                    out.iter_mut().zip(&x[i * PIECE..]).for_each(|(o, a)| *o = f(*a, *o));
+                });
             }),
         }
         Ok(())
@@ -342,8 +352,6 @@ struct Unary {
 
 impl Unary {
     fn apply(self, pool: &Pool, out: &mut [f32]) {
-        /// Elements of a piece of work.
-        const PIECE: usize = 1 << 12;
         let each = |f: &(dyn Fn(f32) -> f32 + Sync), out: &mut [f32]| {
             for_each_chunk(pool, out, PIECE, |_, part| part.iter_mut().for_each(|v| *v = f(*v)));
         };

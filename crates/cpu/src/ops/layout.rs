@@ -43,6 +43,40 @@ impl Kernel for Copies {
     }
 }
 
+/// Binds `fill`.
+pub(crate) fn fill(cx: &mut OpCx<'_>) -> Bind<Native> {
+    let (dtype, _) = cx.result(0)?;
+    let value = cx.opt("value")?;
+    let element = match value.as_ref().map(Operand::as_const) {
+        None => vec![0; element(dtype)?],
+        Some(Some(tensor)) => tensor.bytes().to_vec(),
+        Some(None) => return Err("a value that is not a constant".into()),
+    };
+    Ok(Native::moves(Fill { element }, Vec::new()))
+}
+
+struct Fill {
+    /// The bytes of an element.
+    element: Vec<u8>,
+}
+
+impl Kernel for Fill {
+    fn run(&self, cx: &mut RunCx<'_>, _: &[&[u8]], outs: &mut [&mut [u8]]) -> Result<(), OpError> {
+        /// Bytes of a piece of work, whole elements of any type.
+        const PIECE: usize = 1 << 14;
+        for_each_chunk(cx.pool, &mut *outs[0], PIECE, |_, part| {
+            match self.element.iter().all(|&b| b == self.element[0]) {
+                true => part.fill(self.element[0]),
+                false => {
+                    part.chunks_exact_mut(self.element.len())
+                        .for_each(|out| out.copy_from_slice(&self.element));
+                }
+            }
+        });
+        Ok(())
+    }
+}
+
 /// Binds `transpose`.
 pub(crate) fn transpose(cx: &mut OpCx<'_>) -> Bind<Binding> {
     let x = cx.get("x")?;

@@ -9,14 +9,14 @@ use crate::op_cx::{Bind, OpCx};
 
 /// Type and size of a weight matrix `[rows, cols]`.
 #[derive(Clone, Copy)]
-struct MatrixType {
+pub(super) struct MatrixType {
     dtype: DType,
-    rows: usize,
+    pub(super) rows: usize,
     cols: usize,
 }
 
 impl MatrixType {
-    fn of(weight: &Operand) -> Bind<Self> {
+    pub(super) fn of(weight: &Operand) -> Bind<Self> {
         let &[rows, cols] = &weight.shape[..] else {
             return Err("a weight that is not of rank 2".into());
         };
@@ -31,7 +31,7 @@ impl MatrixType {
     }
 
     /// The matrix of `bytes`, which the plan made sure are as many as it needs.
-    fn over(self, bytes: &[u8]) -> Result<Matrix<'_>, OpError> {
+    pub(super) fn over(self, bytes: &[u8]) -> Result<Matrix<'_>, OpError> {
         Matrix::new(self.dtype, self.rows, self.cols, bytes)
             .map_err(|e| OpError { kind: ErrorKind::Bug, message: e.to_string() })
     }

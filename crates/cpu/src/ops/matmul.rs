@@ -170,6 +170,11 @@ impl Kernel for Matmul {
         let (x, size) = (f32s(ins[0]), self.left.rows * self.left.cols);
         for_each_item(cx.pool, f32s_mut(outs[0]), self.size, |n, out| {
             let x = &x[self.left.of(n) * size..][..size];
+            if self.turn.is_some() && self.columns {
+                let first = self.right.of(n) * self.right.rows;
+                let right = right.slice(first..first + self.right.rows);
+                return kernels::matmul_turned(cx.pool, x, right, false, out);
+            }
             let x = match &self.turn {
                 None => Cow::Borrowed(x),
                 Some(walk) => {

@@ -36,6 +36,34 @@ impl Kernel for RmsNorm {
     }
 }
 
+/// Binds `llm.rms_norm_grad`.
+pub(crate) fn rms_norm_grad(cx: &mut OpCx<'_>) -> Bind<Native> {
+    let inputs = vec![cx.float("x")?, cx.float("weight")?, cx.float("grad")?];
+    if inputs[1].len() == 0 {
+        return Err("rows without elements".into());
+    }
+    let eps = cx.view.float("epsilon")?.unwrap_or(0.0) as f32;
+    Ok(Native::floats(RmsNormGrad { eps }, inputs))
+}
+
+struct RmsNormGrad {
+    eps: f32,
+}
+
+impl Kernel for RmsNormGrad {
+    fn run(
+        &self,
+        cx: &mut RunCx<'_>,
+        ins: &[&[u8]],
+        outs: &mut [&mut [u8]],
+    ) -> Result<(), OpError> {
+        let [by_x, by_weight] = outs else { return Ok(()) };
+        let args = (f32s(ins[0]), f32s(ins[1]), f32s(ins[2]));
+        kernels::rms_norm_grad(cx.pool, args, self.eps, f32s_mut(by_x), f32s_mut(by_weight));
+        Ok(())
+    }
+}
+
 /// Binds `layer_norm` over axes next to each other.
 pub(crate) fn layer_norm(cx: &mut OpCx<'_>) -> Bind<Native> {
     let x = cx.float("x")?;

@@ -6,7 +6,7 @@ use tensor::DType;
 use super::attention::state_name;
 use super::numbers::integers_of;
 use super::strided::row_major;
-use crate::kernel::{Kernel, Native, RunCx};
+use crate::kernel::{Kernel, Native, RunCx, numbers, numbers_mut};
 use crate::op_cx::{Bind, OpCx};
 
 /// Binds `read_state` as a copy, for values that outlive what they were read from.
@@ -52,7 +52,7 @@ impl Kernel for Write {
     }
 }
 
-/// Binds `slice_update` and `scatter` in mode `update`. With `state`, what is updated is that state's
+/// Binds `slice_update` and `scatter` in modes `update` and `add`. With `state`, what is updated is that state's
 /// memory and no operand.
 pub(crate) fn update(cx: &mut OpCx<'_>, state: Option<String>) -> Bind<Native> {
     let (name, part) = match cx.op.kind {
@@ -83,15 +83,16 @@ pub(crate) fn update(cx: &mut OpCx<'_>, state: Option<String>) -> Bind<Native> {
 }
 
 fn entries(cx: &mut OpCx<'_>) -> Bind<Entries> {
-    let mode = cx.view.str("mode")?.unwrap_or("add");
-    if mode != "update" {
-        return Err(format!("mode {mode}").into());
-    }
     let data = cx.get("data")?;
+    let add = match cx.view.str("mode")?.unwrap_or("add") {
+        "update" => false,
+        "add" if data.dtype == DType::F32 => true,
+        mode => return Err(format!("mode {mode} of {}", data.dtype).into()),
+    };
     let axis = cx.view.axis(cx.view.int("axis")?.unwrap_or(0), data.shape.len())?;
     let inner = data.shape[axis + 1..].iter().product::<usize>() * data.dtype.block_bytes();
     let from_end = cx.view.function.opset < Opset::Ios17;
-    Ok(Entries { size: data.shape[axis], inner, from_end })
+    Ok(Entries { size: data.shape[axis], inner, from_end, add })
 }
 
 fn slice(cx: &mut OpCx<'_>) -> Bind<Slice> {
@@ -128,6 +129,8 @@ struct Entries {
     inner: usize,
     /// Whether negative indices count from the end.
     from_end: bool,
+    /// Whether they are added to what is there, in `fp32`, and not put in its place.
+    add: bool,
 }
 
 impl Entries {
@@ -147,7 +150,13 @@ impl Entries {
         let rows = out.chunks_exact_mut(self.size * self.inner);
         for (out, updates) in rows.zip(updates.chunks_exact(self.inner * places.len())) {
             for (&at, update) in places.iter().zip(updates.chunks_exact(self.inner)) {
-                out[at * self.inner..][..self.inner].copy_from_slice(update);
+                let out = &mut out[at * self.inner..][..self.inner];
+                if self.add {
+                    let (out, update) = (numbers_mut::<f32>(out), numbers::<f32>(update));
+                    out.iter_mut().zip(update).for_each(|(o, u)| *o += u);
+                } else {
+                    out.copy_from_slice(update);
+                }
             }
         }
         Ok(())
@@ -264,10 +273,10 @@ impl Kernel for Update {
                 &mut *outs[0]
             }
         };
-        let numbers = |i: usize| integers_of(self.sizes[i], operands[i + 1]);
+        let integers = |i: usize| integers_of(self.sizes[i], operands[i + 1]);
         match &self.part {
-            Part::Entries(entries) => entries.place(&numbers(0), operands[0], out),
-            Part::Slice(slice) => slice.place(&numbers(0), &numbers(1), operands[0], out),
+            Part::Entries(entries) => entries.place(&integers(0), operands[0], out),
+            Part::Slice(slice) => slice.place(&integers(0), &integers(1), operands[0], out),
         }
     }
 }

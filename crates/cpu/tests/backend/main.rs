@@ -7,4 +7,5 @@ mod edges;
 mod errors;
 mod shapes;
 mod tiny;
+mod training;
 mod transformer;

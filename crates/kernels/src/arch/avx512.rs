@@ -105,6 +105,40 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn transpose(self, rows: [__m512; LANES]) -> [__m512; LANES] {
+        op!({
+            let mut pairs = rows;
+            for i in 0..8 {
+                pairs[2 * i] = _mm512_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
+                pairs[2 * i + 1] = _mm512_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
+            }
+            // Part b of `fours[4 i + j]` is lane 4 b + j of rows 4 i to 4 i + 3.
+            let mut fours = pairs;
+            for i in 0..4 {
+                for half in 0..2 {
+                    let [a, b] = [pairs[4 * i + half], pairs[4 * i + half + 2]];
+                    let [a, b] = [_mm512_castps_pd(a), _mm512_castps_pd(b)];
+                    fours[4 * i + 2 * half] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+                    fours[4 * i + 2 * half + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+                }
+            }
+            let mut columns = fours;
+            for j in 0..4 {
+                let [a, b, c, d] = [fours[j], fours[4 + j], fours[8 + j], fours[12 + j]];
+                let even = _mm512_shuffle_f32x4::<0x88>(a, b);
+                let odd = _mm512_shuffle_f32x4::<0xdd>(a, b);
+                let more_even = _mm512_shuffle_f32x4::<0x88>(c, d);
+                let more_odd = _mm512_shuffle_f32x4::<0xdd>(c, d);
+                columns[j] = _mm512_shuffle_f32x4::<0x88>(even, more_even);
+                columns[8 + j] = _mm512_shuffle_f32x4::<0xdd>(even, more_even);
+                columns[4 + j] = _mm512_shuffle_f32x4::<0x88>(odd, more_odd);
+                columns[12 + j] = _mm512_shuffle_f32x4::<0xdd>(odd, more_odd);
+            }
+            columns
+        })
+    }
+
+    #[inline(always)]
     fn load_f16(self, bytes: &[u8; 32]) -> __m512 {
         // SAFETY: 32 bytes are readable; the load needs no alignment.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(bytes.as_ptr().cast())) }

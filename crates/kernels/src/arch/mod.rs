@@ -12,12 +12,14 @@ use std::sync::OnceLock;
 use half::f16;
 
 use crate::Isa;
-use crate::gemm::Tile;
+use crate::gemm::{Tile, Tiles};
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_bf16;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
@@ -85,6 +87,17 @@ pub(crate) trait Simd: Copy {
     fn scale_by_power(self, v: Self::V, n: Self::V) -> Self::V;
     /// The sum of all lanes: lane `i` with `i + 8`, then `i + 4`, `i + 2`, `i + 1`.
     fn sum(self, v: Self::V) -> f32;
+    /// Vector `i` of the result has lane `i` of every vector.
+    #[inline(always)]
+    fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES] {
+        let mut columns = [[0f32; LANES]; LANES];
+        let mut row = [0f32; LANES];
+        for (i, v) in rows.into_iter().enumerate() {
+            self.store(v, &mut row);
+            columns.iter_mut().zip(&row).for_each(|(column, x)| column[i] = *x);
+        }
+        columns.map(|column| self.load(&column))
+    }
 
     /// 16 half-precision numbers.
     fn load_f16(self, bytes: &[u8; 32]) -> Self::V;
@@ -136,5 +149,51 @@ impl Isa {
             Isa::Neon => unsafe { neon::run(kernel) },
             _ => portable::run(kernel),
         }
+    }
+
+    /// Whether the processor adds products of bfloat16 pairs in one instruction.
+    pub(crate) fn has_pairs(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        if self == Isa::Avx512 {
+            return is_x86_feature_detected!("avx512bf16");
+        }
+        false
+    }
+
+    /// Runs tiles whose words are pairs, which only an instruction set that [`Isa::has_pairs`] packs.
+    pub(crate) fn run_pairs(self, tiles: Tiles<'_>) {
+        assert!(self.has_pairs(), "{self:?} has no products of pairs");
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: just asserted.
+        unsafe {
+            avx512_bf16::run(tiles);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        drop(tiles);
+    }
+
+    /// Pairs of numbers that follow each other, on an instruction set that [`Isa::has_pairs`].
+    pub(crate) fn pairs_along(self, x: &[f32], out: &mut [f32]) {
+        assert!(self.has_pairs(), "{self:?} has no pairs");
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: just asserted.
+        unsafe {
+            avx512_bf16::along(x, out);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (x, out);
+    }
+
+    /// Pairs of numbers in two rows, of which whole vectors are taken, on an instruction set that
+    /// [`Isa::has_pairs`].
+    pub(crate) fn pairs_across(self, x: &[f32], next: &[f32], out: &mut [f32]) {
+        assert!(self.has_pairs(), "{self:?} has no pairs");
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: just asserted.
+        unsafe {
+            avx512_bf16::across(x, next, out);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (x, next, out);
     }
 }

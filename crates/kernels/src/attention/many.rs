@@ -5,10 +5,11 @@
 
 use std::ops::Range;
 
-use super::{Attention, Cache, SoftCap, vector};
+use super::{Attention, Cache, LOWEST, SoftCap, vector};
 use crate::arch::{Kernel, LANES, Simd};
-use crate::gemm::{PANEL, Tile, WIDTH};
+use crate::gemm::Tile;
 use crate::math::{Map, exp};
+use crate::panel::{PANEL, WIDTH};
 use crate::scratch::Scratch;
 use crate::share::Shared;
 
@@ -17,8 +18,6 @@ use crate::share::Shared;
 pub(super) const LANES_OF_BLOCK: usize = WIDTH;
 /// Slots taken at a time, whole tiles on every instruction set.
 const SLOTS: usize = PANEL;
-/// Stands for "no score yet" where infinity would make the difference of two of them NaN.
-const LOWEST: f32 = -1e30;
 
 /// One block of queries of one cache head.
 pub(super) struct Block<'a> {

@@ -16,10 +16,16 @@ use crate::scratch::Scratch;
 use crate::share::Shared;
 
 mod few;
+mod grad;
 mod many;
+
+pub use grad::{AttentionGrad, Sequence, attention_grad};
 
 use few::Span;
 use many::Block;
+
+/// Stands for "no score yet" where infinity would make the difference of two of them NaN.
+const LOWEST: f32 = -1e30;
 
 /// Keys or values of one layer: `[heads, capacity, dim]` of `fp16` or `fp32`.
 #[derive(Clone, Copy, Debug)]
@@ -202,6 +208,9 @@ fn attend_few(pool: &Pool, args: &Attention<'_>, out: &mut [f32]) {
     }
 }
 
+/// Below this many numbers the threads are not worth waking to store them.
+const WORTH_THREADS: usize = 1 << 15;
+
 /// Writes `rows[T, heads, dim]` into the cache: row `t` goes to slot `slots[t]`.
 ///
 /// # Panics
@@ -210,20 +219,32 @@ fn attend_few(pool: &Pool, args: &Attention<'_>, out: &mut [f32]) {
 pub fn store_cache(pool: &Pool, rows: &[f32], slots: &[usize], cache: &mut CacheMut<'_>) {
     let (heads, dim, capacity) = (cache.heads, cache.dim, cache.capacity);
     assert_eq!(rows.len(), slots.len() * heads * dim, "rows are not [T, heads, dim]");
+    assert!(matches!(cache.dtype, DType::F16 | DType::F32), "a cache of {}", cache.dtype);
     let size = dim * cache.dtype.block_bytes();
-    for (t, &slot) in slots.iter().enumerate() {
+    for &slot in slots {
         assert!(slot < capacity, "slot {slot} of {capacity}");
-        for h in 0..heads {
+    }
+    let dtype = cache.dtype;
+    let shared = Shared::new(cache.bytes);
+    // Several rows may go to one slot, but heads lie apart.
+    let store = |h: usize| {
+        for (t, slot) in slots.iter().enumerate() {
             let row = &rows[(t * heads + h) * dim..][..dim];
-            let out = &mut cache.bytes[(h * capacity + slot) * size..][..size];
-            match cache.dtype {
+            let at = (h * capacity + slot) * size;
+            // SAFETY: a head belongs to one task.
+            let out = unsafe { shared.slice(at..at + size) };
+            match dtype {
                 DType::F32 => {
                     let out = out.as_chunks_mut().0;
                     out.iter_mut().zip(row).for_each(|(out, v)| *out = v.to_le_bytes());
                 }
-                DType::F16 => pool.isa().run(Narrow { x: row, out }),
-                other => panic!("a cache of {other}"),
+                _ => pool.isa().run(Narrow { x: row, out }),
             }
         }
+    };
+    if rows.len() < WORTH_THREADS {
+        (0..heads).for_each(store);
+    } else {
+        pool.run(heads, store);
     }
 }

@@ -4,6 +4,7 @@
 mod attention;
 mod common;
 mod conv;
+mod gradients;
 mod matmul;
 mod optimizer;
 mod rows;

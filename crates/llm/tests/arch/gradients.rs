@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use cpu::CpuBackend;
+use cpu::{CpuBackend, Precision};
 use exec::{Backend, Tensors};
 use mil::Program;
 use mil::eval::Arithmetic;
@@ -143,6 +143,10 @@ fn tolerance(name: &str) -> f64 {
 }
 
 fn check(backend: &dyn Backend, name: &str, kind: &str, again: bool) {
+    check_within(backend, name, kind, again, tolerance(name));
+}
+
+fn check_within(backend: &dyn Backend, name: &str, kind: &str, again: bool, tolerance: f64) {
     let (model, expected, packed) = (golden_model(name), expected(name, kind), kind == "packed");
     let layers = if again { model.config().layers } else { 0 };
     let checkpoints: Vec<String> = (0..layers).map(interface::layer_output).collect();
@@ -150,10 +154,11 @@ fn check(backend: &dyn Backend, name: &str, kind: &str, again: bool) {
     let inputs = inputs(&gradients.program, &gradients.parameters, &expected, packed);
     let (loss, found) = run(backend, &gradients, &inputs, name == "gpt2");
     let what = format!("{name}, {kind}, on {}", backend.name());
-    assert!((loss - expected.loss).abs() < 1e-5 * expected.loss, "{what}: {loss}");
+    let near = (loss - expected.loss).abs() < (tolerance / 5.0).max(1e-5) * expected.loss;
+    assert!(near, "{what}: {loss}");
     let (error, parameter) = worst(&found, &expected);
     println!("{what}: {} parameters, error {error:.1e} in {parameter}", found.len());
-    assert!(error < tolerance(name), "{what}: {error} in {parameter}");
+    assert!(error < tolerance, "{what}: {error} in {parameter}");
 }
 
 #[test]
@@ -169,6 +174,26 @@ fn gradients_on_the_cpu_agree_with_autograd() {
     let cpu = CpuBackend::new(2);
     for name in GOLDENS {
         check(&cpu, name, "plain", false);
+        check(&cpu, name, "packed", false);
+    }
+}
+
+/// Each operand has a relative error of up to 2^-9, which sums over layers.
+#[test]
+fn products_in_bf16_give_nearly_the_same_gradients() {
+    let cpu = CpuBackend::new(2).with_matmul(Precision::Bf16);
+    for name in GOLDENS {
+        check_within(&cpu, name, "plain", false, 0.05);
+    }
+}
+
+#[test]
+fn the_cpu_has_kernels_for_all_of_a_training_step() {
+    let cpu = CpuBackend::new(2);
+    for name in GOLDENS {
+        let gradients = gradients(&golden_model(name), &expected(name, "plain"), false, &[]);
+        let runnable = cpu.prepare(&gradients.program).unwrap();
+        assert!(runnable.fallbacks().is_empty(), "{name}: {:?}", runnable.fallbacks());
     }
 }
 
