@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Result of reading or writing a model file.
-pub type Result<T> = std::result::Result<T, ImportError>;
+pub type Result<T, E = ImportError> = std::result::Result<T, E>;
 
 /// What is to blame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tensor::Tensor;
 
-use crate::atomic::{write_atomically, write_directory};
+use crate::atomic::{write_directory, write_file};
 use crate::error::quoted;
 use crate::json::{self, UniqueMap, read_json};
 use crate::safetensors::{SafeTensors, TensorInfo};
@@ -159,7 +159,7 @@ impl HfDir {
     ) -> Result<()> {
         write_directory(dir.as_ref(), |partial| {
             crate::safetensors::write(partial.join(SINGLE), &[("format", "pt")], tensors)?;
-            write_atomically(&partial.join(CONFIG), |out| {
+            write_file(&partial.join(CONFIG), |out| {
                 serde_json::to_writer_pretty(out, config).map_err(Into::into)
             })?;
             for file in side_files {

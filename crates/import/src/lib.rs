@@ -18,7 +18,7 @@ pub mod safetensors;
 mod source;
 pub mod tokenizer_files;
 
-pub use atomic::write_directory;
+pub use atomic::{PARTIAL, begin_file, end_file, replace_directory, write_directory, write_file};
 pub use error::{ErrorKind, ImportError, Item, Result};
 pub use gguf::Gguf;
 pub use hf::{HfDir, SideFiles};

@@ -11,11 +11,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tensor::{Bytes, DType, Tensor};
 
-use crate::atomic::write_atomically;
+use crate::atomic::{write_directory, write_file};
 use crate::error::quoted;
 use crate::json::{self, UniqueMap};
 use crate::safetensors::{self, SafeTensors};
-use crate::source::{dir_of, map_file};
+use crate::source::map_file;
 use crate::{ImportError, Result};
 
 const CONFIG: &str = "adapter_config.json";
@@ -377,9 +377,6 @@ fn compiled(pattern: &str) -> std::result::Result<Regex, regex::Error> {
 pub fn write(dir: impl AsRef<Path>, base_model: Option<&str>, layers: &[LowRank]) -> Result<()> {
     let dir = dir.as_ref();
     let config = configuration(dir, base_model, layers)?;
-    if dir.symlink_metadata().is_ok() {
-        return Err(ImportError::invalid(dir, "is there already"));
-    }
     let names: Vec<[String; 2]> = layers
         .iter()
         .map(|l| [FACTOR_A, FACTOR_B].map(|end| format!("{PREFIX}{}{end}", l.module)))
@@ -389,17 +386,12 @@ pub fn write(dir: impl AsRef<Path>, base_model: Option<&str>, layers: &[LowRank]
         .zip(layers)
         .flat_map(|([a, b], l)| [(a.as_str(), &l.a), (b.as_str(), &l.b)])
         .collect();
-    let failed = |e| ImportError::io(dir, "write", e);
-    let outer =
-        tempfile::Builder::new().prefix(".partial-").tempdir_in(dir_of(dir)).map_err(failed)?;
-    // A temporary directory is its owner's alone; one in it is as the umask has it.
-    let partial = outer.path().join("adapter");
-    std::fs::create_dir(&partial).map_err(failed)?;
-    safetensors::write(partial.join(WEIGHTS), &[("format", "pt")], &tensors)?;
-    write_atomically(&partial.join(CONFIG), |out| {
-        serde_json::to_writer_pretty(out, &config).map_err(Into::into)
-    })?;
-    std::fs::rename(&partial, dir).map_err(failed)
+    write_directory(dir, |partial| {
+        safetensors::write(partial.join(WEIGHTS), &[("format", "pt")], &tensors)?;
+        write_file(&partial.join(CONFIG), |out| {
+            serde_json::to_writer_pretty(out, &config).map_err(Into::into)
+        })
+    })
 }
 
 /// `adapter_config.json` of layers: the commonest rank as `r`, all others by pattern.

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use tensor::{Bytes, DType, Tensor};
 
-use crate::atomic::write_atomically;
+use crate::atomic::write_file;
 use crate::error::quoted;
 use crate::json::{self, UniqueMap, reason};
 use crate::reader::Reader;
@@ -303,7 +303,7 @@ pub fn write(
     let mut json = serde_json::Value::Object(header).to_string().into_bytes();
     // Spaces behind the header align the data for typed views of a mapped file.
     json.resize(json.len().next_multiple_of(HEADER_ALIGNMENT), b' ');
-    write_atomically(path, |out| {
+    write_file(path, |out| {
         out.write_all(&(json.len() as u64).to_le_bytes())?;
         out.write_all(&json)?;
         tensors.iter().try_for_each(|(_, tensor)| out.write_all(tensor.bytes()))

@@ -24,6 +24,9 @@ pub trait BatchSource {
     /// When the data is damaged.
     fn next_batch(&mut self) -> Result<Option<Batch>>;
 
+    /// Whether [`BatchSource::next_batch`] never gives `None`.
+    fn is_endless(&self) -> bool;
+
     /// Where the next batch begins.
     fn position(&self) -> Position;
 

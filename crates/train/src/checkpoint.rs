@@ -6,12 +6,14 @@
 //! - `state.json`: everything else that the rest of the run depends on ([`Saved`]);
 //! - `SHA256SUMS`: their digests, as `sha256sum --check` reads them.
 //!
-//! It is written under a name that begins with `.partial-`, synced, and renamed; what was interrupted is
-//! removed the next time that one is written.
+//! It is written under a name that begins with [`import::PARTIAL`], synced, and renamed; what was interrupted is
+//! removed the next time that one is written. While one of the same step is replaced, the old one is called
+//! `.old-step-…`, and counts as long as there is no other. Where a run goes back and on from there, the later steps
+//! of the line that it gave up are renamed `abandoned-step-…`, and left to the user.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use import::SafeTensors;
@@ -31,7 +33,10 @@ const MOMENTS: &str = "optimizer.safetensors";
 const STATE: &str = "state.json";
 const SUMS: &str = "SHA256SUMS";
 const PREFIX: &str = "step-";
-const PARTIAL: &str = ".partial-";
+/// Before the name of one that is being replaced.
+const OLD: &str = ".old-";
+/// Before the name of one that the run has gone back before.
+const ABANDONED: &str = "abandoned-";
 
 /// What of a run is no tensor.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -80,15 +85,17 @@ pub fn list(dir: &Path) -> Result<Vec<(u64, PathBuf)>> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.map_err(TrainError::io(dir, "list"))?,
     };
-    let mut found = Vec::new();
+    let mut found = BTreeMap::new();
     for entry in entries {
-        let entry = entry.map_err(TrainError::io(dir, "list"))?;
-        let name = entry.file_name();
-        let step = name.to_str().and_then(|n| n.strip_prefix(PREFIX)?.parse().ok());
-        found.extend(step.map(|step| (step, entry.path())));
+        let path = entry.map_err(TrainError::io(dir, "list"))?.path();
+        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        let new = name.strip_prefix(OLD);
+        let step = new.unwrap_or(name).strip_prefix(PREFIX).and_then(|n| n.parse().ok());
+        if let Some(step) = step.filter(|_| new.is_none_or(|new| !dir.join(new).exists())) {
+            found.insert(step, path);
+        }
     }
-    found.sort();
-    Ok(found)
+    Ok(found.into_iter().collect())
 }
 
 /// The newest checkpoint in `dir`, if there is any.
@@ -156,10 +163,11 @@ fn digest(file: &Path) -> Result<String> {
     Ok(hex(&import::map_file(file)?))
 }
 
-/// Writes a checkpoint into `dir`, removes all but the last `keep`, and returns its path.
+/// Writes a checkpoint into `dir`, removes all but the last `keep` up to its step, and returns its path.
 ///
 /// # Errors
-/// When the system refuses; older checkpoints are then untouched.
+/// When the system refuses: [`TrainError::NotSaved`] if older checkpoints are untouched, another if the new one is
+/// there and old ones cannot be removed.
 pub(crate) fn save(
     dir: &Path,
     keep: usize,
@@ -167,81 +175,75 @@ pub(crate) fn save(
     contents: &Contents<'_>,
 ) -> Result<PathBuf> {
     let step = saved.progress.step;
-    write(dir, saved, contents).and_then(|path| prune(dir, keep).map(|()| path)).map_err(|source| {
-        let last = list(dir).ok().and_then(|all| all.last().cloned());
-        let kept = match last {
+    let path = write(dir, saved, contents).map_err(|source| {
+        let all = list(dir).unwrap_or_default();
+        let kept = match all.iter().rfind(|(other, _)| *other <= step) {
             Some((_, path)) => format!("the last good one is {}", path.display()),
             None => "and there is none before it".to_owned(),
         };
         TrainError::NotSaved { step, kept, source: Box::new(source) }
-    })
+    })?;
+    prune(dir, keep, step)?;
+    Ok(path)
+}
+
+fn name_of(step: u64) -> String {
+    format!("{PREFIX}{step:010}")
 }
 
 fn write(dir: &Path, saved: &Saved, contents: &Contents<'_>) -> Result<PathBuf> {
     fs::create_dir_all(dir).map_err(TrainError::io(dir, "create"))?;
     sweep(dir)?;
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(PARTIAL);
-    #[cfg(unix)]
-    {
-        // The default is for the owner alone; the umask still applies.
-        use std::os::unix::fs::PermissionsExt;
-        builder.permissions(fs::Permissions::from_mode(0o777));
-    }
-    let partial = builder.tempdir_in(dir).map_err(TrainError::io(dir, "write to"))?;
-    let at = partial.path();
-    import::safetensors::write(at.join(WEIGHTS), &[], &contents.weights)?;
-    import::safetensors::write(at.join(MOMENTS), &[], &contents.moments)?;
-    let state = serde_json::to_vec_pretty(saved)
-        .map_err(|e| TrainError::file(&at.join(STATE), e.to_string()))?;
-    write_synced(&at.join(STATE), &state)?;
-    let sum = |name: &&str| Ok(format!("{}  {name}\n", digest(&at.join(name))?));
-    let sums = [WEIGHTS, MOMENTS, STATE].iter().map(sum).collect::<Result<String>>()?;
-    write_synced(&at.join(SUMS), sums.as_bytes())?;
-    sync_dir(at)?;
-    let path = dir.join(format!("{PREFIX}{:010}", saved.progress.step));
-    if path.exists() {
-        set_aside(dir, &path)?;
-    }
-    fs::rename(at, &path).map_err(TrainError::io(&path, "write"))?;
-    // It has its name now; nothing is left to be removed.
-    let _ = partial.keep();
-    sync_dir(dir)?;
+    let name = name_of(saved.progress.step);
+    let path = dir.join(&name);
+    import::replace_directory(&path, &dir.join(format!("{OLD}{name}")), |at| {
+        import::safetensors::write(at.join(WEIGHTS), &[], &contents.weights)?;
+        import::safetensors::write(at.join(MOMENTS), &[], &contents.moments)?;
+        let write = |name: &str, bytes: &[u8]| {
+            let file = at.join(name);
+            fs::write(&file, bytes).map_err(TrainError::io(&file, "write"))
+        };
+        let state = serde_json::to_vec_pretty(saved);
+        write(STATE, &state.map_err(|e| TrainError::file(&at.join(STATE), e.to_string()))?)?;
+        let sum = |name: &&str| Ok(format!("{}  {name}\n", digest(&at.join(name))?));
+        let sums = [WEIGHTS, MOMENTS, STATE].iter().map(sum).collect::<Result<String>>()?;
+        write(SUMS, sums.as_bytes())
+    })?;
     Ok(path)
 }
 
-fn write_synced(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut file = File::create(path).map_err(TrainError::io(path, "create"))?;
-    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(TrainError::io(path, "write"))
-}
-
-/// Makes the names in a directory last.
-fn sync_dir(dir: &Path) -> Result<()> {
-    #[cfg(unix)]
-    File::open(dir).and_then(|d| d.sync_all()).map_err(TrainError::io(dir, "sync"))?;
-    Ok(())
+/// Removes all but the last `keep` checkpoints of the line that ends with `step`, and renames what is beyond it, so
+/// that this step is the latest.
+fn prune(dir: &Path, keep: usize, step: u64) -> Result<()> {
+    sweep(dir)?;
+    let all = list(dir)?;
+    let (line, beyond) = all.split_at(all.partition_point(|(other, _)| *other <= step));
+    for (other, path) in beyond {
+        let abandoned = dir.join(format!("{ABANDONED}{}", name_of(*other)));
+        if abandoned.exists() {
+            remove(&abandoned)?;
+        }
+        fs::rename(path, &abandoned).map_err(TrainError::io(path, "rename"))?;
+    }
+    let old = line.len().saturating_sub(keep.max(1));
+    line[..old].iter().try_for_each(|(_, path)| remove(path))
 }
 
 /// Removes a checkpoint, which loses its name first: one that is half gone is never found.
-fn set_aside(dir: &Path, path: &Path) -> Result<()> {
+fn remove(path: &Path) -> Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let aside = dir.join(format!("{PARTIAL}{name}"));
-    fs::rename(path, &aside).map_err(TrainError::io(path, "remove"))?;
-    fs::remove_dir_all(&aside).map_err(TrainError::io(&aside, "remove"))
+    let partial = path.with_file_name(format!("{}{name}", import::PARTIAL));
+    fs::rename(path, &partial).map_err(TrainError::io(path, "remove"))?;
+    fs::remove_dir_all(&partial).map_err(TrainError::io(&partial, "remove"))
 }
 
-fn prune(dir: &Path, keep: usize) -> Result<()> {
-    let all = list(dir)?;
-    let old = all.len().saturating_sub(keep.max(1));
-    all[..old].iter().try_for_each(|(_, path)| set_aside(dir, path))
-}
-
-/// Removes what interrupted runs left.
+/// Removes what interrupted runs left, and what has been replaced.
 fn sweep(dir: &Path) -> Result<()> {
     for entry in fs::read_dir(dir).map_err(TrainError::io(dir, "list"))? {
         let path = entry.map_err(TrainError::io(dir, "list"))?.path();
-        let name = path.file_name().and_then(|n| n.to_str());
-        if name.is_some_and(|n| n.starts_with(PARTIAL)) {
+        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        let replaced = name.strip_prefix(OLD).is_some_and(|new| dir.join(new).exists());
+        if replaced || name.starts_with(import::PARTIAL) {
             fs::remove_dir_all(&path).map_err(TrainError::io(&path, "remove"))?;
         }
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{LossScaling, OptimizerConfig, Schedule};
+use crate::{LossScaling, OptimizerConfig, Result, Schedule, TrainError};
 
 /// What a run does, apart from its data and its parameters.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -20,10 +20,31 @@ pub struct Config {
     pub loss_scaling: Option<LossScaling>,
     /// Steps between evaluations on held-out data.
     pub evaluate_every: Option<u64>,
-    /// Batches of an evaluation; all by default.
+    /// Batches of an evaluation, at least 1; all of a pass by default.
     pub evaluate_batches: Option<usize>,
     /// When to give up.
     pub early_stop: Option<EarlyStop>,
+}
+
+impl Config {
+    /// # Errors
+    /// When a number is out of its range.
+    pub(crate) fn check(&self) -> Result<()> {
+        let invalid = |why: &str| Err(TrainError::Invalid(why.to_owned()));
+        if self.accumulation == 0 {
+            return invalid("a step takes at least one batch");
+        }
+        if self.evaluate_batches == Some(0) {
+            return invalid("an evaluation takes at least one batch");
+        }
+        let improvement = self.early_stop.map_or(0.0, |s| s.min_improvement);
+        if improvement < 0.0 || !improvement.is_finite() {
+            return invalid(&format!("the least improvement is {improvement} nats"));
+        }
+        self.optimizer.check()?;
+        self.schedule.check()?;
+        self.loss_scaling.as_ref().map_or(Ok(()), LossScaling::check)
+    }
 }
 
 /// When evaluations say that a run is done.
@@ -31,7 +52,7 @@ pub struct Config {
 pub struct EarlyStop {
     /// Evaluations in a row that may bring no improvement.
     pub patience: u32,
-    /// What counts as one, in nats.
+    /// What counts as one, in nats; at least 0.
     pub min_improvement: f64,
 }
 

@@ -44,7 +44,8 @@ pub enum TrainError {
         /// Why.
         source: Box<TrainError>,
     },
-    /// A loss, gradient or parameter is NaN or infinite. The parameters are those before the step.
+    /// A loss, gradient or parameter is NaN or infinite. The parameters are those before the step, or those
+    /// behind it that were evaluated.
     #[error("step {step}: {what}{}", made_by(operation))]
     NotFinite {
         /// The step, counting from 1.

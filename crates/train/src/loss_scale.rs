@@ -2,18 +2,20 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::{Result, TrainError};
+
 /// How the scale moves.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LossScaling {
-    /// The first scale.
+    /// The first scale, from `min` to `max`.
     pub initial: f32,
-    /// The scale is multiplied by this after `interval` steps without overflow.
+    /// The scale is multiplied by this after `interval` steps without overflow; at least 1.
     pub growth: f32,
-    /// The scale is multiplied by this at an overflow.
+    /// The scale is multiplied by this at an overflow; between 0 and 1.
     pub backoff: f32,
-    /// Steps between growths.
+    /// Steps between growths; at least 1.
     pub interval: u32,
-    /// Below this the gradients themselves are at fault.
+    /// Below this the gradients themselves are at fault; above 0.
     pub min: f32,
     /// Never above.
     pub max: f32,
@@ -29,6 +31,20 @@ impl Default for LossScaling {
             min: 1.0,
             max: 16_777_216.0,
         }
+    }
+}
+
+impl LossScaling {
+    /// # Errors
+    /// When a number is out of its range.
+    pub(crate) fn check(&self) -> Result<()> {
+        let LossScaling { initial, growth, backoff, interval, min, max } = *self;
+        let scales = 0.0 < min && max.is_finite() && (min..=max).contains(&initial);
+        let moves = growth >= 1.0 && growth.is_finite() && 0.0 < backoff && backoff < 1.0;
+        if scales && moves && interval > 0 {
+            return Ok(());
+        }
+        Err(TrainError::Invalid(format!("a number of the loss scaling is out of range: {self:?}")))
     }
 }
 

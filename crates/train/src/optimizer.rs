@@ -57,7 +57,7 @@ impl Default for OptimizerConfig {
 impl OptimizerConfig {
     /// # Errors
     /// When a number is out of its range.
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let part = |x: f64| (0.0..1.0).contains(&x);
         let fits = match self.rule {
             Rule::Adamw { beta1, beta2, epsilon } => {
@@ -98,9 +98,8 @@ pub(crate) struct Optimizer {
 
 impl Optimizer {
     /// # Errors
-    /// When the configuration is invalid or there is no memory.
+    /// When there is no memory.
     pub(crate) fn new(config: OptimizerConfig, masters: &[Master]) -> Result<Self> {
-        config.check()?;
         let zeros = |_: &&str| {
             let zeros = |m: &Master| Tensor::zeros(DType::F32, m.value.shape()).map_err(broken);
             masters.iter().map(zeros).collect::<Result<Vec<_>>>()

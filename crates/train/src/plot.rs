@@ -1,5 +1,7 @@
 //! Curves of runs as SVG or PNG: loss, learning rate and gradient norm over the steps.
 
+use std::fs;
+use std::io::Write;
 use std::path::Path;
 
 use plotters::coord::Shift;
@@ -29,7 +31,8 @@ type Curve = Vec<(f64, f64)>;
 /// left out.
 ///
 /// # Errors
-/// When the extension is another, there is nothing to draw, or the file cannot be written.
+/// When the extension is another, there is nothing to draw, or the file cannot be written; what was at `path` is
+/// then untouched.
 pub fn draw(path: &Path, runs: &[Run]) -> Result<()> {
     let failed = |why: String| TrainError::file(path, why);
     if !runs.iter().any(|run| run.records.iter().any(|r| matches!(r, Record::Step(_)))) {
@@ -38,12 +41,18 @@ pub fn draw(path: &Path, runs: &[Run]) -> Result<()> {
     // The font is part of the program, so that no system needs to have one.
     register_font(FONT, FontStyle::Normal, dejavu::sans::regular())
         .map_err(|_| failed("the built-in font is broken".to_owned()))?;
-    let drawn = match path.extension().and_then(|e| e.to_str()) {
-        Some("svg") => panels(&SVGBackend::new(path, SIZE).into_drawing_area(), runs),
-        Some("png") => panels(&BitMapBackend::new(path, SIZE).into_drawing_area(), runs),
+    // The library only draws into files, and over what is in them.
+    let scratch = tempfile::tempdir().map_err(TrainError::io(path, "draw"))?;
+    let drawing =
+        scratch.path().join("drawing").with_extension(path.extension().unwrap_or_default());
+    match path.extension().and_then(|e| e.to_str()) {
+        Some("svg") => panels(&SVGBackend::new(&drawing, SIZE).into_drawing_area(), runs),
+        Some("png") => panels(&BitMapBackend::new(&drawing, SIZE).into_drawing_area(), runs),
         _ => return Err(failed("is neither .svg nor .png".to_owned())),
-    };
-    drawn.map_err(failed)
+    }
+    .map_err(failed)?;
+    let bytes = fs::read(&drawing).map_err(TrainError::io(path, "draw"))?;
+    Ok(import::write_file(path, |out| out.write_all(&bytes))?)
 }
 
 fn panels<B: DrawingBackend>(area: &DrawingArea<B, Shift>, runs: &[Run]) -> Result<(), String> {

@@ -4,16 +4,18 @@ use std::f64::consts::PI;
 
 use serde::{Deserialize, Serialize};
 
+use crate::{Result, TrainError};
+
 /// A linear warm-up, then a way down.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Schedule {
     /// The greatest learning rate.
     pub peak: f64,
-    /// Steps before it is reached.
+    /// Steps before it is reached; at most `total`.
     pub warmup: u64,
     /// Steps of the whole run.
     pub total: u64,
-    /// What is left of the peak at the end.
+    /// What is left of the peak at the end, from 0 to 1.
     pub floor: f64,
     /// The way from the peak to the floor.
     pub decay: Decay,
@@ -32,6 +34,16 @@ pub enum Decay {
 }
 
 impl Schedule {
+    /// # Errors
+    /// When a number is out of its range.
+    pub(crate) fn check(&self) -> Result<()> {
+        let fits = self.peak >= 0.0 && self.peak.is_finite() && (0.0..=1.0).contains(&self.floor);
+        if fits && self.warmup <= self.total {
+            return Ok(());
+        }
+        Err(TrainError::Invalid(format!("a number of the schedule is out of range: {self:?}")))
+    }
+
     /// The learning rate of the step after `done` steps: `peak * (done + 1) / (warmup + 1)` during warm-up,
     /// then from the peak at `done = warmup` down to the floor at `done = total`.
     pub fn at(&self, done: u64) -> f64 {

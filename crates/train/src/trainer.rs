@@ -49,9 +49,7 @@ impl Trainer {
         threads: usize,
     ) -> Result<Self> {
         let invalid = |why: &str| Err(TrainError::Invalid(why.to_owned()));
-        if config.accumulation == 0 {
-            return invalid("a step takes at least one batch");
-        }
+        config.check()?;
         let function = gradients.program.functions.get(&gradients.function);
         if function.is_some_and(|f| f.input(LOSS_SCALE).is_some()) != config.loss_scaling.is_some()
         {
@@ -245,16 +243,28 @@ impl Trainer {
     /// `data` stands then where it stood.
     ///
     /// # Errors
-    /// When there are no targets or a run fails.
+    /// When there are no targets or no end, a run fails, or the loss is not finite.
     pub fn evaluate(&mut self, data: &mut dyn BatchSource) -> Result<Evaluation> {
         let start = Instant::now();
+        if self.config.evaluate_batches.is_none() && data.is_endless() {
+            let why = "the held-out data has no end, and the configuration no bound of its batches";
+            return Err(TrainError::Invalid(why.to_owned()));
+        }
         let position = data.position();
         let (mut total, mut targets) = (0.0, 0);
         let forward = self.forward.clone();
         for _ in 0..self.config.evaluate_batches.unwrap_or(usize::MAX) {
             let Some(batch) = data.next_batch()? else { break };
+            if batch.targets == 0 {
+                continue; // A mean over none is not a number.
+            }
             let outputs = self.run_batch(&forward, &batch, None)?;
-            total += self.loss_in(&outputs)? * batch.targets as f64;
+            let loss = self.loss_in(&outputs)?;
+            if !loss.is_finite() {
+                let what = format!("the held-out loss is {loss}");
+                return Err(self.not_finite(self.progress.step, what, &[batch]));
+            }
+            total += loss * batch.targets as f64;
             targets += batch.targets as u64;
         }
         data.seek(&position)?;
@@ -277,7 +287,8 @@ impl Trainer {
         checkpoints: Option<&Checkpoints>,
         observer: &mut dyn Observer,
     ) -> Result<End> {
-        let mut saved = None;
+        // A run without a step leaves nothing to save.
+        let mut saved = Some(self.progress.step);
         let mut end = End::Finished;
         while self.progress.step < self.config.schedule.total {
             let report = self.step(data)?;

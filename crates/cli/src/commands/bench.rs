@@ -292,6 +292,10 @@ impl BatchSource for RandomTokens {
         Ok(Some(train::Batch { inputs: inputs.into(), tokens: count, targets: count }))
     }
 
+    fn is_endless(&self) -> bool {
+        true
+    }
+
     fn position(&self) -> Position {
         Position::default()
     }

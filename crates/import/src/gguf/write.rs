@@ -8,7 +8,7 @@ use tensor::Tensor;
 
 use super::value::encode_string;
 use super::{DEFAULT_ALIGNMENT, GgmlType, Value, align_up};
-use crate::atomic::write_atomically;
+use crate::atomic::write_file;
 use crate::{ImportError, Result};
 
 /// Writes metadata and tensors, in the order given, to a new file, which appears at `path` when it
@@ -58,7 +58,7 @@ pub fn write(
         offset += padded(tensor.bytes().len(), alignment);
     }
     header.resize(padded(header.len(), alignment), 0);
-    write_atomically(path, |out| {
+    write_file(path, |out| {
         out.write_all(&header)?;
         for (_, tensor) in tensors {
             out.write_all(tensor.bytes())?;

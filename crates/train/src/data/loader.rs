@@ -228,6 +228,10 @@ impl BatchSource for Loader {
         Ok(Some(Batch { inputs, tokens: own.tokens, targets: own.counted }))
     }
 
+    fn is_endless(&self) -> bool {
+        self.endless
+    }
+
     fn position(&self) -> Position {
         self.position.clone()
     }

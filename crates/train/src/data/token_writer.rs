@@ -111,9 +111,8 @@ impl TokenWriter {
                 self.path.with_file_name(format!("{stem}-{:05}.{end}", self.written.len()))
             }
         };
-        open.finish(self.vocab)
-            .and_then(|file| file.persist(&path).map_err(|e| e.error))
-            .map_err(TrainError::io(&path, "write"))?;
+        let out = open.finish(self.vocab).map_err(TrainError::io(&path, "write"))?;
+        import::end_file(out, &path)?;
         self.written.push(path);
         Ok(())
     }
@@ -121,22 +120,12 @@ impl TokenWriter {
 
 impl Open {
     fn create(path: &Path) -> Result<Self> {
-        let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".partial-");
-        #[cfg(unix)]
-        {
-            // The default is for the owner alone; the umask still applies.
-            use std::os::unix::fs::PermissionsExt;
-            builder.permissions(std::fs::Permissions::from_mode(0o666));
-        }
-        let file = builder.tempfile_in(dir).map_err(TrainError::io(dir, "write to"))?;
-        let mut out = BufWriter::with_capacity(1 << 20, file);
+        let mut out = import::begin_file(path)?;
         out.write_all(&[0; HEADER]).map_err(TrainError::io(path, "write"))?;
         Ok(Open { out, ends: Vec::new(), mask: Vec::new(), masked: false, tokens: 0 })
     }
 
-    fn finish(mut self, vocab: usize) -> std::io::Result<NamedTempFile> {
+    fn finish(mut self, vocab: usize) -> std::io::Result<BufWriter<NamedTempFile>> {
         let width = if vocab <= SHORT { 2 } else { 4 };
         let bytes = HEADER + self.tokens * width;
         self.out.write_all(&[0; 8][..bytes.next_multiple_of(8) - bytes])?;
@@ -151,8 +140,6 @@ impl Open {
         for number in [vocab, self.tokens, self.ends.len(), usize::from(self.masked)] {
             self.out.write_all(&(number as u64).to_le_bytes())?;
         }
-        let file = self.out.into_inner().map_err(|e| e.into_error())?;
-        file.as_file().sync_all()?;
-        Ok(file)
+        Ok(self.out)
     }
 }

@@ -55,18 +55,15 @@ impl JsonLines {
     /// # Errors
     /// When the file cannot be read or written.
     pub fn open(path: &Path, done: u64) -> Result<Self> {
-        let failed = |doing| TrainError::io(path, doing);
         let mut lines = Vec::new();
         if done > 0 && path.exists() {
             for record in read(path)?.iter().filter(|r| r.step() <= done) {
                 line(record, path, &mut lines)?;
             }
         }
-        let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut kept = tempfile::NamedTempFile::new_in(dir).map_err(failed("write"))?;
-        kept.write_all(&lines).map_err(failed("write"))?;
-        kept.persist(path).map_err(|e| e.error).map_err(failed("write"))?;
-        let file = OpenOptions::new().append(true).open(path).map_err(failed("open"))?;
+        import::write_file(path, |out| out.write_all(&lines))?;
+        let file = OpenOptions::new().append(true).open(path);
+        let file = file.map_err(TrainError::io(path, "open"))?;
         Ok(JsonLines { path: path.to_owned(), file })
     }
 

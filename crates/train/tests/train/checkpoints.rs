@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 
 use cpu::CpuBackend;
 use rigel_train::checkpoint::{self, Checkpoint};
-use rigel_train::{Checkpoints, Config, Decay, OptimizerConfig, Schedule, Silent, Step, Trainer};
+use rigel_train::{
+    Checkpoints, Config, Decay, Observer, OptimizerConfig, Schedule, Silent, Step, TrainError,
+    Trainer,
+};
 use serde_json::json;
 
 use crate::common::{ADAMW, SGD, config, gradients, loader, model};
@@ -46,6 +49,18 @@ fn numbers(step: &Step) -> [u64; 5] {
 fn files(path: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let entries = fs::read_dir(path).unwrap().map(|e| e.unwrap().path());
     entries.map(|p| (p.file_name().unwrap().into(), fs::read(p).unwrap())).collect()
+}
+
+fn steps(dir: &Path) -> Vec<u64> {
+    checkpoint::list(dir).unwrap().into_iter().map(|(step, _)| step).collect()
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
 }
 
 /// Losses, and the last checkpoint, byte by byte. The run is broken off before each of `breaks`.
@@ -99,12 +114,90 @@ fn the_last_ones_are_kept_and_can_be_written_again() {
     fs::write(at.join(".partial-x/weights.safetensors"), "half").unwrap();
     let checkpoints = Checkpoints { every: Some(1), ..checkpoints(&at, 2) };
     trainer.run(&mut data, None, Some(&checkpoints), &mut Silent).unwrap();
-    let steps =
-        || checkpoint::list(&at).unwrap().into_iter().map(|(step, _)| step).collect::<Vec<_>>();
-    assert_eq!(steps(), [4, 5]);
+    assert_eq!(steps(&at), [4, 5]);
     trainer.save(&checkpoints, &data).unwrap();
-    assert_eq!(steps(), [4, 5]);
-    assert_eq!(fs::read_dir(&at).unwrap().count(), 2, "nothing else is left");
+    assert_eq!(names(&at), ["step-0000000004", "step-0000000005"], "nothing else is left");
+
+    // Nothing is saved when there was nothing to do.
+    struct Never;
+    impl Observer for Never {
+        fn saved(&mut self, step: u64, _: &Path) -> rigel_train::Result<()> {
+            panic!("step {step} is saved again")
+        }
+    }
+    trainer.run(&mut data, None, Some(&checkpoints), &mut Never).unwrap();
+}
+
+/// A run goes back before a damaged checkpoint: the new line is kept, and is the latest.
+#[test]
+fn going_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("checkpoints");
+    let two = checkpoints(&at, 2);
+    let mut data = loader(dir.path());
+    let mut trainer = trainer(full(1), 1);
+    let mut go = |to: u64, from: Option<&Path>, keep: &Checkpoints| {
+        if let Some(from) = from {
+            trainer.restore(&Checkpoint::read(from).unwrap(), &mut data).unwrap();
+        }
+        while trainer.progress().step < to {
+            trainer.step(&mut data).unwrap();
+        }
+        trainer.save(keep, &data).unwrap()
+    };
+    let second = go(2, None, &two);
+    fs::write(go(4, None, &two).join("weights.safetensors"), "damaged").unwrap();
+    assert!(checkpoint::latest(&at).is_err());
+    let third = go(3, Some(&second), &checkpoints(&at, 1));
+    assert_eq!(checkpoint::latest(&at).unwrap().unwrap().saved.progress.step, 3);
+    assert_eq!(names(&at), ["abandoned-step-0000000004", "step-0000000003"]);
+    let damaged = fs::read(at.join("abandoned-step-0000000004/weights.safetensors")).unwrap();
+    assert_eq!(damaged, b"damaged", "what is abandoned is left as it was");
+    go(4, None, &two);
+    assert_eq!(steps(&at), [3, 4]);
+    go(3, Some(&third), &two);
+    assert_eq!(names(&at), ["abandoned-step-0000000004", "step-0000000003"]);
+    Checkpoint::read(&at.join("abandoned-step-0000000004")).unwrap();
+}
+
+/// What a process leaves that is killed while it replaces a checkpoint by one of the same step.
+#[test]
+fn broken_off_while_replacing() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("checkpoints");
+    let data = loader(dir.path());
+    let trainer = trainer(full(1), 1);
+    let checkpoints = checkpoints(&at, 3);
+    let path = trainer.save(&checkpoints, &data).unwrap();
+    let old = at.join(".old-step-0000000000");
+    fs::rename(&path, &old).unwrap();
+    assert_eq!(checkpoint::latest(&at).unwrap().unwrap().path, old);
+    assert_eq!(trainer.save(&checkpoints, &data).unwrap(), path);
+    assert_eq!(names(&at), ["step-0000000000"]);
+    fs::create_dir(&old).unwrap();
+    assert_eq!(checkpoint::latest(&at).unwrap().unwrap().path, path);
+    trainer.save(&checkpoints, &data).unwrap();
+    assert_eq!(names(&at), ["step-0000000000"]);
+}
+
+/// That an old one cannot be removed does not mean that the new one is not there.
+#[test]
+fn failing_to_remove_is_not_failing_to_save() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("checkpoints");
+    let mut data = loader(dir.path());
+    let mut trainer = trainer(full(1), 1);
+    // There is no room for a longer name.
+    fs::create_dir_all(at.join(format!("step-{:0>250}", 0))).unwrap();
+    trainer.step(&mut data).unwrap();
+    let error = trainer.save(&checkpoints(&at, 1), &data).unwrap_err();
+    assert!(matches!(error, TrainError::Io { doing: "remove", .. }), "{error}");
+    assert_eq!(checkpoint::latest(&at).unwrap().unwrap().saved.progress.step, 1);
+    // While this one cannot be written at all.
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    let error = trainer.save(&checkpoints(&file, 1), &data).unwrap_err();
+    assert!(matches!(error, TrainError::NotSaved { step: 1, .. }), "{error}");
 }
 
 #[test]

@@ -88,6 +88,10 @@ impl BatchSource for Cycle {
         Ok(Some(self.batches[(self.next - 1) % self.batches.len()].clone()))
     }
 
+    fn is_endless(&self) -> bool {
+        true
+    }
+
     fn position(&self) -> Position {
         Position { next: self.next as u64, ..Position::default() }
     }

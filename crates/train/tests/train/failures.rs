@@ -7,7 +7,7 @@ use exec::Tensors;
 use mil::eval::Arithmetic;
 use rigel_train::{
     BatchSource, Checkpoints, Config, EarlyStop, End, Evaluation, LossScaling, Observer, Result,
-    Step, TrainError, Trainer, checkpoint,
+    Schedule, Step, TrainError, Trainer, checkpoint,
 };
 use tensor::DType;
 use testkit::InterpreterBackend;
@@ -46,6 +46,34 @@ fn nan_stops_the_run_and_keeps_the_checkpoint() {
     let last = checkpoint::latest(&checkpoints.dir).unwrap().unwrap();
     assert_eq!(last.saved.progress.step, 2);
     assert_eq!(last.weights["weight"].as_slice::<f32>().unwrap(), weights(&trainer));
+}
+
+/// So does a held-out loss that is no number, which a checkpoint could not hold.
+#[test]
+fn an_infinite_evaluation_stops_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let checkpoints = Checkpoints {
+        dir: dir.path().join("checkpoints"),
+        every: Some(1),
+        keep: 2,
+        settings: serde_json::Value::Null,
+    };
+    let config =
+        Config { evaluate_every: Some(2), evaluate_batches: Some(2), ..config(SGD, 0.0, 1e-3, 10) };
+    let mut data = Cycle::new(vec![slope(&[0.5; 1000])]);
+    let mut nothing = slope(&[f32::NAN; 1000]);
+    nothing.targets = 0;
+    let mut held_out = Cycle::new(vec![nothing, slope(&[3e38; 1000])]);
+    let mut trainer = Trainer::new(&interpreter(), linear(DType::F32, false), config, 1).unwrap();
+    let mut watcher = Watcher::default();
+    let run = trainer.run(&mut data, Some(&mut held_out), Some(&checkpoints), &mut watcher);
+    let error = run.unwrap_err();
+    assert!(matches!(error, TrainError::NotFinite { step: 2, .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("the held-out loss is ") && text.contains("first made by"), "{text}");
+    assert!(watcher.evaluations.is_empty() && trainer.progress().best.is_none());
+    let last = checkpoint::latest(&checkpoints.dir).unwrap().unwrap();
+    assert_eq!(last.saved.progress.step, 1);
 }
 
 /// The operation is named: here a product of finite numbers that is too large.
@@ -217,9 +245,47 @@ fn configurations_that_do_not_fit() {
     assert!(new(scaled, false).contains("loss scaling"));
     assert!(new(Config { accumulation: 0, ..good.clone() }, false).contains("at least one batch"));
     assert!(new(config(ADAMW, -1.0, 0.1, 1), false).contains("out of range"));
+    for schedule in [
+        Schedule { peak: f64::NAN, ..good.schedule },
+        Schedule { peak: -1e-3, ..good.schedule },
+        Schedule { peak: f64::INFINITY, ..good.schedule },
+        Schedule { floor: f64::NAN, ..good.schedule },
+        Schedule { floor: -0.1, ..good.schedule },
+        Schedule { floor: 1.1, ..good.schedule },
+        Schedule { warmup: 2, ..good.schedule },
+    ] {
+        let error = new(Config { schedule, ..good.clone() }, false);
+        assert!(error.starts_with("a number of the schedule is out of range"), "{error}");
+    }
+    let scaling = LossScaling::default();
+    for scaling in [
+        LossScaling { initial: f32::NAN, ..scaling },
+        LossScaling { initial: f32::INFINITY, ..scaling },
+        LossScaling { initial: 0.5, ..scaling },
+        LossScaling { growth: 0.5, ..scaling },
+        LossScaling { growth: f32::NAN, ..scaling },
+        LossScaling { backoff: 1.0, ..scaling },
+        LossScaling { backoff: 0.0, ..scaling },
+        LossScaling { interval: 0, ..scaling },
+        LossScaling { min: 0.0, ..scaling },
+        LossScaling { max: f32::INFINITY, ..scaling },
+    ] {
+        let error = new(Config { loss_scaling: Some(scaling), ..good.clone() }, true);
+        assert!(error.starts_with("a number of the loss scaling is out of range"), "{error}");
+    }
+    for min_improvement in [f64::NAN, -1.0] {
+        let early_stop = Some(EarlyStop { patience: 1, min_improvement });
+        let error = new(Config { early_stop, ..good.clone() }, false);
+        assert!(error.starts_with("the least improvement is"), "{error}");
+    }
+    let none = Config { evaluate_batches: Some(0), ..good.clone() };
+    assert!(new(none, false).contains("an evaluation takes at least one batch"));
     let mut trainer = Trainer::new(&interpreter(), linear(DType::F32, false), good, 1).unwrap();
     let mut batch = slope(&[1.0; 1000]);
     batch.inputs = Tensors::new();
     let error = trainer.step(&mut Cycle::new(vec![batch])).unwrap_err().to_string();
     assert!(error.contains("slope"), "{error}");
+    let endless = &mut Cycle::new(vec![slope(&[1.0; 1000])]);
+    let error = trainer.evaluate(endless).unwrap_err().to_string();
+    assert!(error.contains("no end"), "{error}");
 }

@@ -93,6 +93,14 @@ fn json_lines_go_on_behind_a_step() {
     let mut lines = JsonLines::open(&path, 2).unwrap();
     assert!(lines.step(&step(3)).unwrap().is_continue());
     assert_eq!(read(&path).unwrap(), all[..3]);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let plain = dir.path().join("plain");
+        fs::write(&plain, "").unwrap();
+        let mode = |path| fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode(&path), mode(&plain), "others can read it as any file");
+    }
     fs::write(&path, "{}\n").unwrap();
     assert!(read(&path).unwrap_err().to_string().contains("line 1"));
     JsonLines::open(&path, 0).unwrap();
@@ -113,6 +121,12 @@ fn curves() {
         assert!(text.contains(part), "{part}");
     }
     assert!(!text.contains("NaN"));
+    // A new drawing takes the place of the old one, and is not drawn over it.
+    let old = dir.path().join("old.svg");
+    fs::hard_link(&svg, &old).unwrap();
+    plot::draw(&svg, &[run("third")]).unwrap();
+    assert_eq!(fs::read_to_string(&old).unwrap(), text);
+    assert_ne!(fs::read_to_string(&svg).unwrap(), text);
     let png = dir.path().join("curves.png");
     plot::draw(&png, &[run("only")]).unwrap();
     let bytes = fs::read(&png).unwrap();
