@@ -4,11 +4,13 @@ use std::fmt;
 use std::str::FromStr;
 
 use mil::Opset;
+use serde::{Deserialize, Serialize};
 
 use crate::chip::Platform;
 
 /// An operating system's version.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct Os {
     /// macOS or iOS.
     pub platform: Platform,
@@ -58,6 +60,20 @@ impl fmt::Display for Os {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("\"{0}\" is no operating system: macos15 or ios18 are")]
 pub struct OsError(String);
+
+impl From<Os> for String {
+    fn from(os: Os) -> Self {
+        os.to_string()
+    }
+}
+
+impl TryFrom<String> for Os {
+    type Error = OsError;
+
+    fn try_from(name: String) -> Result<Self, OsError> {
+        name.parse()
+    }
+}
 
 impl FromStr for Os {
     type Err = OsError;

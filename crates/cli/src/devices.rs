@@ -14,13 +14,14 @@ use exec::Backend;
 use exec::port::Port;
 use llm::interface::{DECODE, PREFILL};
 use passes::ane::{AdapterSlot, Variable};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tensor::Tensor;
 
 use crate::{chips, environment, scratch};
 
 /// More threads than any machine has processors only take memory.
-const MAX_THREADS: i64 = 1024;
+pub(crate) const MAX_THREADS: i64 = 1024;
 
 /// Columns of the engine's programs: a token at a time, and a piece of a prompt.
 const COLUMNS: [usize; 2] = [16, 64];
@@ -43,7 +44,7 @@ pub(crate) struct DeviceArgs {
 }
 
 /// Which engine is emulated.
-#[derive(Args)]
+#[derive(Args, Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct EngineArgs {
     /// Chip of the emulated engine, such as m1, m4-max or a17-pro; m4 by default
     #[arg(long, value_name = "CHIP")]
@@ -66,7 +67,8 @@ enum Kind {
     Ane,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 enum Numbers {
     /// f64
     Exact,

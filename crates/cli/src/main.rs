@@ -16,13 +16,13 @@ mod output;
 mod progress;
 mod sampling_args;
 mod scratch;
+mod training;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
-const ABOUT: &str =
-    "Run small language models from GGUF, safetensors and llama2.c files, and Core ML programs";
+const ABOUT: &str = "Run and train small language models from GGUF, safetensors and llama2.c files, and run Core ML programs";
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -35,6 +35,8 @@ Examples:
   rigel diff old.mlpackage new.mlpackage --input random --ops
   rigel check model.mlpackage --chip m4 --os macos15
   rigel convert smollm2-135m -o smollm2.mlpackage
+  rigel train --arch tiny --data shakespeare.txt --out run
+  rigel finetune smollm2-135m --data chats.jsonl --out run --lora r=16,alpha=32,targets=q,v
 
 A model is named by a path (a .gguf or llama2.c file, or a directory with safetensors and
 config.json), by an alias (see `rigel models`) or by a Hugging Face repository OWNER/REPOSITORY[:FILE].

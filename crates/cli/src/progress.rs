@@ -72,6 +72,13 @@ pub(crate) fn steps(what: &str, total: usize) -> ProgressBar {
     bar
 }
 
+/// A line for a training run of `total` steps.
+pub(crate) fn training(total: u64) -> ProgressBar {
+    let bar = ProgressBar::new(total);
+    bar.set_style(style("{pos}/{len} {wide_bar} {msg}  {eta}"));
+    bar
+}
+
 /// A style by its template; the plain one should the library refuse it.
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())

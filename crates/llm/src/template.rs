@@ -6,12 +6,12 @@ use import::ModelFile;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde, Value};
 use minijinja::{Environment, ErrorKind as JinjaErrorKind};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result, Tokenizer};
 
 /// One turn of a conversation.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Message {
     /// `system`, `user`, `assistant`, or what else the template knows.
     pub role: String,
@@ -46,6 +46,8 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
 }
 
+/// The role of the messages that a model writes.
+const ASSISTANT: &str = "assistant";
 /// The name of the one template in the environment.
 const NAME: &str = "chat_template";
 /// Work that one rendering may do: about as many instructions, or 64 bytes each. Templates come from strangers, and
@@ -122,12 +124,56 @@ impl ChatTemplate {
     /// # Errors
     /// As for [`ChatTemplate::render`] and [`Tokenizer::encode`].
     pub fn encode(&self, tokenizer: &Tokenizer, messages: &[Message]) -> Result<Vec<u32>> {
+        let text = self.render_for(tokenizer, messages, true)?;
+        tokenizer.encode_with_control(&text, false)
+    }
+
+    /// A whole conversation in parts, to be trained on: the text of each, and whether it is the assistant's, with
+    /// what ends its turn. What the template writes to begin such a turn belongs to the part before.
+    ///
+    /// # Errors
+    /// As for [`ChatTemplate::render`]; `unsupported` when a turn is written otherwise once others follow it,
+    /// or does not begin as the template lets an assistant begin.
+    pub fn parts(
+        &self,
+        tokenizer: &Tokenizer,
+        messages: &[Message],
+    ) -> Result<Vec<(String, bool)>> {
+        let whole = self.render_for(tokenizer, messages, false)?;
+        let (mut parts, mut done) = (Vec::new(), 0);
+        for (i, _) in messages.iter().enumerate().filter(|(_, m)| m.role == ASSISTANT) {
+            let before = self.render_for(tokenizer, &messages[..i], true)?;
+            let through = self.render_for(tokenizer, &messages[..=i], false)?;
+            if !through.starts_with(&before) || !whole.starts_with(&through) {
+                let why = format!(
+                    "chat template: message {} is written otherwise in the whole conversation, so it is \
+                     not known what of it is the assistant's",
+                    i + 1
+                );
+                return Err(Error::unsupported(&self.file, why));
+            }
+            parts.push((whole[done..before.len()].to_owned(), false));
+            parts.push((whole[before.len()..through.len()].to_owned(), true));
+            done = through.len();
+        }
+        parts.push((whole[done..].to_owned(), false));
+        parts.retain(|(text, _)| !text.is_empty());
+        Ok(parts)
+    }
+
+    /// The text of a conversation with the control tokens that `tokenizer` has.
+    fn render_for(
+        &self,
+        tokenizer: &Tokenizer,
+        messages: &[Message],
+        add_generation_prompt: bool,
+    ) -> Result<String> {
         let name =
             |id: Option<u32>| id.and_then(|id| tokenizer.id_to_piece(id)).unwrap_or_default();
         let (bos, eos) = (name(tokenizer.bos()), name(tokenizer.eos()));
         let options =
-            Options { add_generation_prompt: true, tools: None, bos_token: &bos, eos_token: &eos };
-        tokenizer.encode_with_control(&self.render(messages, &options)?, false)
+            Options { add_generation_prompt, tools: None, bos_token: &bos, eos_token: &eos };
+        self.render(messages, &options)
     }
 }
 

@@ -97,3 +97,35 @@ fn json_is_written_as_python_writes_it() {
         "{\"role\": \"user\", \"content\": \"<é>\"} [\n  {\n    \"role\": \"user\",\n    \"content\": \"<é>\"\n  }\n] 4"
     );
 }
+
+#[test]
+fn what_an_assistant_says_is_told_apart() {
+    let path = fixtures_dir().join("SmolLM2-135M-Instruct.Q4_1.gguf");
+    let model = import::open(&path).unwrap();
+    let tokenizer = Tokenizer::for_model(&model, None).unwrap();
+    let said = |role: &str, text: &str| Message::new(role, text);
+    let messages = [
+        said("system", "Be brief."),
+        said("user", "Hi"),
+        said("assistant", "Hello."),
+        said("user", "Bye"),
+        said("assistant", "Bye."),
+    ];
+    let template = ChatTemplate::for_model(&model).unwrap();
+    let parts = template.parts(&tokenizer, &messages).unwrap();
+    let answers: Vec<&str> = parts.iter().filter(|p| p.1).map(|p| &*p.0).collect();
+    assert_eq!(answers, ["Hello.<|im_end|>\n", "Bye.<|im_end|>\n"]);
+    let whole: String = parts.iter().map(|p| &*p.0).collect();
+    let options =
+        Options { bos_token: "<|im_start|>", eos_token: "<|im_end|>", ..Options::default() };
+    assert_eq!(whole, template.render(&messages, &options).unwrap());
+    // What a model is asked to continue is what comes before an answer.
+    let before: String = parts[..3].iter().map(|p| &*p.0).collect();
+    let ids = template.encode(&tokenizer, &messages[..4]).unwrap();
+    assert_eq!(tokenizer.decode(&ids, false), before);
+
+    let last_alone = "{% for m in messages %}{{ m.content if loop.last else '-' }}{% endfor %}";
+    let template = ChatTemplate::new("t.jinja", last_alone).unwrap();
+    let error = template.parts(&tokenizer, &messages).unwrap_err().to_string();
+    assert!(error.contains("message 3 is written otherwise"), "{error}");
+}

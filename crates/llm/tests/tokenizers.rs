@@ -1,9 +1,11 @@
 //! Tokenizers against the reference libraries' ids, llama.cpp's vectors, and themselves.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use rigel_llm::Tokenizer;
+use rigel_llm::tokenizer::MadeTokenizer;
 use testkit::{fixtures_dir, shared_dir, workspace_dir};
 
 fn model(name: &str) -> PathBuf {
@@ -286,4 +288,34 @@ fn broken_files_are_one_error() {
         assert!(error.contains(why) || why == "magic", "{why}: {error}");
         assert!(!error.contains('\n'), "{error}");
     }
+}
+
+/// What is made here reads the same in the library that Hugging Face's tools use.
+#[test]
+fn made_tokenizers_are_the_library_s_too() {
+    let text = std::fs::read_to_string(shared_dir().join("corpora/tinyshakespeare.txt")).unwrap();
+    let texts: Vec<String> = text.lines().take(4000).map(|l| format!("{l}\n")).collect();
+    let characters: BTreeSet<char> = texts.iter().flat_map(|t| t.chars()).collect();
+    let foreign = "ROMEO: naïve 🦀 don't\t\t12345  <|endoftext|>\r\n";
+    for (made, vocab, sample) in [
+        (MadeTokenizer::byte_level_bpe(&texts, 1000).unwrap(), 1000, foreign),
+        (MadeTokenizer::characters(&texts).unwrap(), characters.len(), "What, Romeo?\n"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        made.write(dir.path()).unwrap();
+        let path = dir.path().join("tokenizer.json");
+        let own = open(&path);
+        assert_eq!((made.vocab_size(), own.vocab_size()), (vocab, vocab));
+        let library = tokenizers::Tokenizer::from_file(&path).unwrap();
+        for text in texts.iter().map(String::as_str).take(500).chain([sample]) {
+            let wanted = library.encode(text, false).unwrap();
+            let ids = own.encode_with_control(text, true).unwrap();
+            assert_eq!(ids, wanted.get_ids(), "{text:?}");
+            assert_eq!(own.decode(&ids, false), text);
+            assert_eq!(library.decode(&ids, false).unwrap(), text);
+        }
+        assert_eq!(own.eos().is_some(), vocab == 1000);
+    }
+    assert!(MadeTokenizer::byte_level_bpe(&texts, 256).is_err());
+    assert!(MadeTokenizer::characters(&[]).is_err());
 }

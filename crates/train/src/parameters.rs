@@ -28,17 +28,24 @@ pub(crate) struct Master {
     pub(crate) dtype: DType,
 }
 
-/// The trained tensors of `gradients`, in order, with the values that its program's weights have.
+/// The trained tensors of `gradients`, in order, with the values that its program's weights have, or `first` for
+/// what is no weight, by the input's name.
 ///
 /// # Errors
-/// When there is none, two have one name, or a weight is not of floats.
-pub(crate) fn masters(gradients: &Gradients) -> Result<Vec<Master>> {
+/// When there is none, two have one name, a value is missing, not of floats or of another shape.
+pub(crate) fn masters(gradients: &Gradients, first: &Tensors) -> Result<Vec<Master>> {
     let tables = tables(gradients);
     let mut names = HashSet::new();
     let master = |p: &passes::grad::Parameter| {
         let invalid = |why: &str| TrainError::Invalid(format!("parameter {}: {why}", p.name));
-        let weight = p.weight.and_then(|id| gradients.program.weights.get(id));
-        let weight = weight.ok_or_else(|| invalid("is no weight, so it has no first value"))?;
+        let value = match p.weight {
+            Some(id) => gradients.program.weights.get(id).map(|w| &w.tensor),
+            None => first.get(&p.input),
+        };
+        let value = value.ok_or_else(|| invalid("has no first value"))?;
+        if p.ty.fixed_shape().as_deref() != Some(value.shape()) {
+            return Err(invalid("has a first value of another shape"));
+        }
         if !names.insert(p.name.clone()) {
             return Err(invalid("is the name of two weights"));
         }
@@ -47,8 +54,7 @@ pub(crate) fn masters(gradients: &Gradients) -> Result<Vec<Master>> {
             input: p.input.clone(),
             gradient: p.gradient.clone(),
             embedding: tables.contains(&*p.input),
-            value: to_f32(&weight.tensor)
-                .ok_or_else(|| invalid("is not of 16 or 32-bit floats"))?,
+            value: to_f32(value).ok_or_else(|| invalid("is not of 16 or 32-bit floats"))?,
             dtype: p.ty.dtype,
         })
     };

@@ -44,7 +44,21 @@ impl Trainer {
     /// When the configuration is invalid, does not fit the program, or the backend cannot run that.
     pub fn new(
         backend: &dyn Backend,
+        gradients: Gradients,
+        config: Config,
+        threads: usize,
+    ) -> Result<Self> {
+        Self::with_first(backend, gradients, &Tensors::new(), config, threads)
+    }
+
+    /// As [`Trainer::new`]; what is trained and no weight starts from the values `first`, by names of inputs.
+    ///
+    /// # Errors
+    /// As [`Trainer::new`], and when such a value is missing or of another shape.
+    pub fn with_first(
+        backend: &dyn Backend,
         mut gradients: Gradients,
+        first: &Tensors,
         config: Config,
         threads: usize,
     ) -> Result<Self> {
@@ -58,7 +72,7 @@ impl Trainer {
             );
         }
         let (forward, loss) = loss_of(&gradients)?;
-        let masters = masters(&gradients)?;
+        let masters = masters(&gradients, first)?;
         drop_first_values(&mut gradients);
         let optimizer = Optimizer::new(config.optimizer, &masters)?;
         let runnable = backend.prepare(&gradients.program)?;

@@ -5,15 +5,21 @@ mod chat;
 mod check;
 mod completions;
 mod convert;
+mod data;
 mod diff;
 mod eval;
+mod finetune;
 mod generate;
 mod inspect;
+mod merge;
 mod models;
 mod opt;
+mod plot;
 mod pull;
 mod run;
 mod tokenize;
+mod tokenizer;
+mod train;
 
 use std::io::Read;
 use std::process::ExitCode;
@@ -35,6 +41,14 @@ pub(crate) enum Command {
     Check(check::Check),
     Convert(convert::Convert),
     Bench(bench::Bench),
+    Train(train::Train),
+    Finetune(finetune::Finetune),
+    Merge(merge::Merge),
+    Plot(plot::Plot),
+    #[command(subcommand)]
+    Data(data::Data),
+    #[command(subcommand)]
+    Tokenizer(tokenizer::Tokenizer),
     Pull(pull::Pull),
     Models(models::Models),
     Completions(completions::Completions),
@@ -52,12 +66,18 @@ impl Command {
             Command::Opt(c) => c.run()?,
             Command::Diff(c) => return c.run(),
             Command::Check(c) => return c.run(),
+            Command::Train(c) => return c.run(),
+            Command::Finetune(c) => return c.run(),
             Command::Eval(c) => c.run()?,
             Command::Tokenize(c) => c.run()?,
             Command::Inspect(c) => c.run()?,
             Command::Run(c) => c.run()?,
             Command::Convert(c) => c.run()?,
             Command::Bench(c) => c.run()?,
+            Command::Merge(c) => c.run()?,
+            Command::Plot(c) => c.run()?,
+            Command::Data(c) => c.run()?,
+            Command::Tokenizer(c) => c.run()?,
             Command::Pull(c) => c.run()?,
             Command::Models(c) => c.run()?,
             Command::Completions(c) => c.run()?,

@@ -2,7 +2,7 @@
 
 use crate::run::{json, rigel};
 
-const SUBCOMMANDS: [&str; 13] = [
+const SUBCOMMANDS: [&str; 20] = [
     "generate",
     "chat",
     "eval",
@@ -13,6 +13,13 @@ const SUBCOMMANDS: [&str; 13] = [
     "opt",
     "check",
     "convert",
+    "bench",
+    "train",
+    "finetune",
+    "merge",
+    "plot",
+    "data",
+    "tokenizer",
     "pull",
     "models",
     "completions",

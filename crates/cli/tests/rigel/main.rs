@@ -14,3 +14,4 @@ mod opt;
 mod run;
 mod smollm2;
 mod stories;
+mod training;

@@ -5,6 +5,7 @@ mod byte_level;
 mod gguf;
 mod gguf_write;
 mod huggingface;
+mod made;
 mod pipeline;
 mod sentencepiece;
 mod special;
@@ -18,6 +19,7 @@ use import::{Gguf, ModelFile};
 use mil::ErrorKind;
 
 use crate::{Error, Result};
+pub use made::MadeTokenizer;
 use pipeline::Pipeline;
 use special::{END_NAMES, Specials};
 use spm::Spm;

@@ -10,6 +10,6 @@ mod token_writer;
 
 pub use dataset::Dataset;
 pub use loader::{InputNames, Loader, Packing, Position};
-pub use source::{Encode, Piece, RenderChat, Tokenization, Tokenized, tokenize};
+pub use source::{Encode, Piece, RenderChat, Tokenization, Tokenized, for_each_text, tokenize};
 pub use token_file::TokenFile;
 pub use token_writer::TokenWriter;

@@ -91,17 +91,10 @@ pub fn tokenize(
             Ok(())
         };
         if is_json_lines(file) {
-            let opened = fs::File::open(file).map_err(TrainError::io(file, "read"))?;
-            for (number, line) in BufReader::new(opened).lines().enumerate() {
-                let line = line.map_err(TrainError::io(file, "read"))?;
-                if line.trim().is_empty() {
-                    continue;
-                }
-                let place = format!("line {}", number + 1);
+            json_lines(file, &mut |value, place| {
                 let wrong = |why: String| TrainError::file(file, format!("{place}: {why}"));
-                let value: Value = serde_json::from_str(&line).map_err(|e| wrong(e.to_string()))?;
-                add(Pieces::of(&value, how).map_err(wrong)?, &place)?;
-            }
+                add(Pieces::of(value, how).map_err(wrong)?, place)
+            })?;
             continue;
         }
         let text = fs::read_to_string(file).map_err(TrainError::io(file, "read"))?;
@@ -115,6 +108,47 @@ pub fn tokenize(
         }
     }
     Ok(done)
+}
+
+/// Calls `take` with each text in `paths`, which are as for [`tokenize`]: whole files, and of JSON lines all that
+/// would be tokenized, chats without what a template adds.
+///
+/// # Errors
+/// When a file cannot be read or a line is none of the three.
+pub fn for_each_text(paths: &[PathBuf], take: &mut dyn FnMut(&str)) -> Result<()> {
+    let mut files = Vec::new();
+    paths.iter().try_for_each(|path| collect(path, &mut files))?;
+    for file in &files {
+        if !is_json_lines(file) {
+            take(&fs::read_to_string(file).map_err(TrainError::io(file, "read"))?);
+            continue;
+        }
+        json_lines(file, &mut |value, _| {
+            let message = |m: &Value| m.get("content").and_then(Value::as_str).map(str::to_owned);
+            let contents = value.get("messages").and_then(Value::as_array);
+            let texts = ["text", "prompt", "completion"].iter();
+            let texts = texts.filter_map(|key| value.get(key)?.as_str().map(str::to_owned));
+            texts.chain(contents.into_iter().flatten().filter_map(message)).for_each(|t| take(&t));
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Calls `take` with the object in each line of `file`, and where that is.
+fn json_lines(file: &Path, take: &mut dyn FnMut(&Value, &str) -> Result<()>) -> Result<()> {
+    let opened = fs::File::open(file).map_err(TrainError::io(file, "read"))?;
+    for (number, line) in BufReader::new(opened).lines().enumerate() {
+        let line = line.map_err(TrainError::io(file, "read"))?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let place = format!("line {}", number + 1);
+        let value: Value = serde_json::from_str(&line)
+            .map_err(|e| TrainError::file(file, format!("{place}: {e}")))?;
+        take(&value, &place)?;
+    }
+    Ok(())
 }
 
 /// A document before it is tokenized.

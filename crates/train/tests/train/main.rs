@@ -4,6 +4,7 @@
 mod checkpoints;
 mod common;
 mod failures;
+mod first_values;
 mod packing;
 mod pytorch;
 mod records;

@@ -1,0 +1,84 @@
+//! `rigel data`: data for training.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use crate::loading::ModelName;
+use crate::output;
+use crate::training::corpus::{SeparatorArgs, Words, said};
+
+/// Prepare data for training
+#[derive(Subcommand)]
+pub(crate) enum Data {
+    Tokenize(Tokenize),
+}
+
+/// Make token files (.bin) of text, JSON lines or chats
+///
+/// Chats are written by the model's template; answers and completions alone are to be predicted. Each document is ended
+/// by the model's end token, and begun as the model wants it.
+#[derive(Args)]
+pub(crate) struct Tokenize {
+    /// Text (.txt, .md, any other), JSON lines (.jsonl: text, prompt and completion, or messages), or directories of
+    /// those
+    #[arg(required = true, value_name = "PATH")]
+    data: Vec<PathBuf>,
+    /// What to write: NAME.bin
+    #[arg(long, short, value_name = "FILE")]
+    output: PathBuf,
+    /// Begin a new file, NAME-00001.bin and so on, after N tokens
+    #[arg(long, value_name = "N")]
+    shard: Option<usize>,
+    #[command(flatten)]
+    separator: SeparatorArgs,
+    #[command(flatten)]
+    name: ModelName,
+    /// Print a JSON object: files, documents, tokens
+    #[arg(long)]
+    json: bool,
+}
+
+impl Data {
+    pub(super) fn run(&self) -> Result<()> {
+        let Data::Tokenize(tokenize) = self;
+        tokenize.run()
+    }
+}
+
+impl Tokenize {
+    fn run(&self) -> Result<()> {
+        let is_bin = self.output.extension().is_some_and(|e| e == "bin");
+        ensure!(is_bin, "{}: the destination is named .bin", self.output.display());
+        ensure!(self.shard != Some(0), "--shard is 0");
+        // A tokenizer file alone is enough, but for chats.
+        let model = match &self.name.tokenizer {
+            Some(_) => None,
+            None => Some(self.name.open()?),
+        };
+        let tokenizer = match (&self.name.tokenizer, &model) {
+            (Some(path), _) => llm::Tokenizer::from_file(path)?,
+            (None, model) => llm::Tokenizer::for_model(model.as_ref().context("no model")?, None)?,
+        };
+        let words = Words {
+            tokenizer: &tokenizer,
+            model: model.as_ref(),
+            vocab: tokenizer.vocab_size(),
+            separator: self.separator.separator.as_deref(),
+        };
+        let (files, done) = words.write(&self.data, &self.output, self.shard)?;
+        if self.json {
+            return output::json(&json!({
+                "files": files,
+                "documents": done.documents,
+                "tokens": done.tokens,
+                "predicted": done.counted,
+                "vocab": words.vocab,
+            }));
+        }
+        output::line(&said(&done))?;
+        files.iter().try_for_each(|file| output::line(&file.display().to_string()))
+    }
+}

@@ -1,0 +1,42 @@
+//! `rigel merge`: a model with an adapter added to its weights.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use import::PeftAdapter;
+use llm::Model;
+
+use crate::progress::{self, Downloads};
+use crate::{destination, environment, output};
+
+/// Add a LoRA adapter to the weights of a model
+///
+/// The result has the format of the model's own file. Adapted weights are rounded to the type that they had there, or to
+/// half precision if that was quantised.
+#[derive(Args)]
+pub(crate) struct Merge {
+    /// Path, alias or Hugging Face repository
+    model: String,
+    /// The adapter, a directory as PEFT saves it
+    #[arg(long, value_name = "DIR")]
+    adapter: PathBuf,
+    /// What to write: a new directory, or a .gguf file, as the model is one
+    #[arg(long, short, value_name = "PATH")]
+    output: PathBuf,
+}
+
+impl Merge {
+    pub(super) fn run(&self) -> Result<()> {
+        let source = environment::hub()?.resolve(&self.model, &Downloads::default())?;
+        destination::check(&self.output, false, &source, false)?;
+        progress::spin("merging", || {
+            let model = Model::load(&source)?;
+            let adapter = model.adapter(&PeftAdapter::open(&self.adapter)?)?;
+            ensure!(!adapter.layers().is_empty(), "the adapter changes no layer");
+            Ok(model.write_with(&self.output, &model.merged(&adapter)?)?)
+        })?;
+        output::remark(&format!("wrote {}", self.output.display()));
+        Ok(())
+    }
+}

@@ -1,0 +1,72 @@
+//! What a run computes on.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use cpu::CpuBackend;
+use passes::grad::Gradients;
+use serde::{Deserialize, Serialize};
+
+use crate::devices::{Device, EngineArgs, MAX_THREADS};
+use crate::environment;
+
+/// What computes losses and gradients; the optimiser is the CPU's always.
+#[derive(Args, Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[command(next_help_heading = "Device")]
+pub(crate) struct ComputeArgs {
+    /// What computes losses and gradients [default: cpu]
+    #[arg(long, value_enum)]
+    device: Option<Kind>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    engine: EngineArgs,
+    /// Threads of the CPU; all processors by default
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS))]
+    threads: Option<u16>,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    /// Native kernels on the CPU
+    Cpu,
+    /// An emulated Neural Engine, for what it would do: weights are inputs, the loss is scaled
+    Emulator,
+}
+
+impl ComputeArgs {
+    /// Threads of the CPU.
+    pub(super) fn threads(&self) -> usize {
+        self.threads.map_or_else(environment::threads, usize::from)
+    }
+
+    /// Whether gradients are computed in half precision, which small ones are lost in unless the loss is scaled.
+    pub(super) fn is_half(&self) -> bool {
+        self.device == Some(Kind::Emulator)
+    }
+
+    /// The device.
+    ///
+    /// # Errors
+    /// When there is no such chip, or something is asked of an engine where there is none.
+    pub(super) fn open(&self) -> Result<Device> {
+        let host = Arc::new(CpuBackend::new(self.threads()));
+        if self.is_half() {
+            return Ok(self.engine.emulated(host, None)?(Vec::new()));
+        }
+        self.engine.none()?;
+        Ok(Device::host(host))
+    }
+
+    /// The program as the device takes it: engines take plain MIL.
+    ///
+    /// # Errors
+    /// When an operation is invalid.
+    pub(super) fn lower(&self, gradients: &mut Gradients) -> Result<()> {
+        if self.is_half() {
+            passes::run(&mut gradients.program, passes::pipelines::PLAIN)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,87 @@
+//! Training runs: what `rigel train` and `rigel finetune` share.
+//!
+//! A run is a directory:
+//! - `run.json`: its [settings](settings::Settings), all that `--resume` needs;
+//! - `model/`: the model at the start, where one was made;
+//! - `data/`: token files, where data was tokenized for it;
+//! - `checkpoints/`, `metrics.jsonl` and TensorBoard's event files, which [`train`] writes;
+//! - `final/`, `final.gguf` or `adapter/`: the result.
+//!
+//! The directory appears with the first three; every run then goes on from its newest checkpoint or, where there is
+//! none, from its first step.
+
+pub(crate) mod architecture;
+pub(crate) mod corpus;
+mod device;
+mod dry_run;
+pub(crate) mod recipe;
+mod run;
+pub(crate) mod settings;
+mod task;
+mod watch;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::scratch;
+use device::ComputeArgs;
+use settings::Settings;
+
+/// Where a run is and how it is begun.
+#[derive(Args)]
+#[command(next_help_heading = "Run")]
+pub(crate) struct RunArgs {
+    /// Directory of the run
+    #[arg(long, value_name = "RUN", required_unless_present = "dry_run")]
+    out: Option<PathBuf>,
+    /// Go on with the run in --out; its settings are known
+    #[arg(long, conflicts_with_all = ["DataArgs", "Recipe", "ComputeArgs", "dry_run"])]
+    resume: bool,
+    /// Take a few steps, write nothing, and say what the run would take: parameters, memory, tokens, time
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    compute: ComputeArgs,
+    /// Print a JSON object at the end
+    #[arg(long)]
+    json: bool,
+}
+
+impl RunArgs {
+    /// What the run computes on.
+    pub(crate) fn compute(&self) -> ComputeArgs {
+        self.compute.clone()
+    }
+
+    /// Goes on with a run.
+    ///
+    /// # Errors
+    /// As for [`run::go_on`].
+    pub(crate) fn resume(&self) -> Result<ExitCode> {
+        run::go_on(self.dir()?, self.json)
+    }
+
+    /// Begins the run whose directory `fill` fills, or says what it would take.
+    ///
+    /// # Errors
+    /// When there is something at its place, and those of `fill` and of the run.
+    pub(crate) fn begin(&self, fill: impl FnOnce(&Path) -> Result<Settings>) -> Result<ExitCode> {
+        if self.dry_run {
+            let place = scratch::folder()?.join("dry-run");
+            fs::create_dir(&place).with_context(|| format!("{}", place.display()))?;
+            fill(&place)?.write(&place)?;
+            dry_run::dry_run(&place, self.json)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        run::create(self.dir()?, fill)?;
+        self.resume()
+    }
+
+    fn dir(&self) -> Result<&Path> {
+        self.out.as_deref().context("--out is missing")
+    }
+}

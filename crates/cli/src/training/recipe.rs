@@ -1,0 +1,201 @@
+//! How to train, as options of a command line and as the table `train` of a TOML file.
+
+use anyhow::{Result, ensure};
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use train::{Config, Decay, EarlyStop, OptimizerConfig, Rule, Schedule};
+
+/// What is said of a run; the rest is the architecture's recipe or a default.
+#[derive(Args, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+#[command(next_help_heading = "Recipe")]
+pub(crate) struct Recipe {
+    /// Sequences of a batch [default: 8]
+    #[arg(long, value_name = "N")]
+    batch: Option<usize>,
+    /// Tokens of a sequence [default: 256, or what the model was made for if that is less]
+    #[arg(long, value_name = "N")]
+    seq_len: Option<usize>,
+    /// Steps of the run [default: 1000]
+    #[arg(long, value_name = "N")]
+    steps: Option<u64>,
+    /// Batches whose gradients make one step [default: 1]
+    #[arg(long, value_name = "N")]
+    accumulation: Option<usize>,
+    /// Greatest learning rate [default: 3e-4; of LoRA 2e-4, of --full 2e-5]
+    #[arg(long, value_name = "RATE")]
+    lr: Option<f64>,
+    /// Learning rate at the end [default: a tenth of --lr]
+    #[arg(long, value_name = "RATE")]
+    min_lr: Option<f64>,
+    /// Steps before the greatest learning rate is reached [default: a twentieth of all]
+    #[arg(long, value_name = "N")]
+    warmup: Option<u64>,
+    /// How the learning rate falls [default: cosine]
+    #[arg(long, value_enum)]
+    schedule: Option<Shape>,
+    /// Rule of updating [default: adamw]
+    #[arg(long, value_enum)]
+    optimizer: Option<Optimizer>,
+    /// AdamW's decay of the first moment, or the momentum of SGD [default: 0.9]
+    #[arg(long, value_name = "B")]
+    beta1: Option<f64>,
+    /// AdamW's decay of the second moment [default: 0.95]
+    #[arg(long, value_name = "B")]
+    beta2: Option<f64>,
+    /// Decay of matrices [default: 0.1; of fine-tuning 0]
+    #[arg(long, value_name = "W")]
+    weight_decay: Option<f64>,
+    /// Greatest norm of the gradient, 0 for any [default: 1]
+    #[arg(long, value_name = "NORM")]
+    clip: Option<f64>,
+    /// Of the first values and the order of the data [default: 1]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Part of the data that is held out where --eval-data names none, 0 for none [default: 0.1]
+    #[arg(long, value_name = "PART")]
+    held_out: Option<f64>,
+    /// Steps between evaluations on held-out data, 0 for none but the last [default: a tenth of all]
+    #[arg(long, value_name = "N")]
+    eval_every: Option<u64>,
+    /// Batches of an evaluation [default: all]
+    #[arg(long, value_name = "N")]
+    eval_batches: Option<usize>,
+    /// Evaluations in a row without improvement after which the run ends [default: it does not]
+    #[arg(long, value_name = "N")]
+    patience: Option<u32>,
+    /// Steps between checkpoints, 0 for one at the end alone [default: a tenth of all]
+    #[arg(long, value_name = "N")]
+    save_every: Option<u64>,
+    /// Checkpoints that are kept [default: 2]
+    #[arg(long, value_name = "N")]
+    keep: Option<usize>,
+    /// Keep the activations between layers alone and compute the others again: less memory, more time
+    #[arg(long)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    recompute: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Shape {
+    /// It does not
+    Constant,
+    /// By equal amounts
+    Linear,
+    /// Along half a cosine
+    Cosine,
+}
+
+#[derive(Clone, Copy, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Optimizer {
+    /// Adam with decoupled weight decay
+    Adamw,
+    /// Stochastic gradient descent
+    Sgd,
+}
+
+/// A recipe of which everything is known.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Resolved {
+    /// Sequences of a batch.
+    pub(crate) batch: usize,
+    /// Tokens of a sequence.
+    pub(crate) seq_len: usize,
+    /// Of first values and of the order of the data.
+    pub(crate) seed: u64,
+    /// Part of the data that is held out where there is no other to evaluate on.
+    pub(crate) held_out: f64,
+    /// Steps between checkpoints.
+    pub(crate) save_every: Option<u64>,
+    /// Checkpoints that are kept.
+    pub(crate) keep: usize,
+    /// Whether activations are computed again.
+    pub(crate) recompute: bool,
+    /// The rest.
+    pub(crate) config: Config,
+}
+
+/// What depends on the kind of the run.
+#[derive(Clone, Copy)]
+pub(crate) struct Defaults {
+    /// Greatest learning rate.
+    pub(crate) rate: f64,
+    /// Weight decay.
+    pub(crate) decay: f64,
+    /// Longest sequence of the model.
+    pub(crate) max_context: usize,
+}
+
+impl Recipe {
+    /// What is said here, and what `other` says of the rest.
+    ///
+    /// # Errors
+    /// Never in practice: both are objects of the same keys.
+    pub(crate) fn or(&self, other: &Recipe) -> Result<Recipe> {
+        let (mut all, own) = (serde_json::to_value(other)?, serde_json::to_value(self)?);
+        if let (Some(all), Some(own)) = (all.as_object_mut(), own.as_object()) {
+            let said = own.iter().filter(|(_, value)| !value.is_null());
+            all.extend(said.map(|(key, value)| (key.clone(), value.clone())));
+        }
+        Ok(serde_json::from_value(all)?)
+    }
+
+    /// The recipe with its defaults.
+    ///
+    /// # Errors
+    /// When a number is out of its range.
+    pub(crate) fn resolve(&self, defaults: Defaults) -> Result<Resolved> {
+        let total = self.steps.unwrap_or(1000);
+        let peak = self.lr.unwrap_or(defaults.rate);
+        let min_lr = self.min_lr.unwrap_or(peak / 10.0);
+        let held_out = self.held_out.unwrap_or(0.1);
+        let accumulation = self.accumulation.unwrap_or(1);
+        ensure!(total > 0, "--steps is 0");
+        ensure!(accumulation > 0, "--accumulation is 0");
+        ensure!(peak > 0.0 && peak.is_finite(), "--lr is {peak}");
+        ensure!((0.0..=peak).contains(&min_lr), "--min-lr is {min_lr}, --lr {peak}");
+        ensure!((0.0..1.0).contains(&held_out), "--held-out is {held_out}, not from 0 up to 1");
+        let tenth = Some((total / 10).max(1));
+        let or_none = |said: Option<u64>| said.or(tenth).filter(|&n| n > 0);
+        let beta1 = self.beta1.unwrap_or(0.9);
+        let rule = match self.optimizer.unwrap_or(Optimizer::Adamw) {
+            Optimizer::Adamw => {
+                Rule::Adamw { beta1, beta2: self.beta2.unwrap_or(0.95), epsilon: 1e-8 }
+            }
+            Optimizer::Sgd => Rule::Sgd { momentum: beta1, nesterov: false },
+        };
+        let optimizer = OptimizerConfig {
+            rule,
+            weight_decay: self.weight_decay.unwrap_or(defaults.decay),
+            clip: Some(self.clip.unwrap_or(1.0)).filter(|&c| c != 0.0),
+            ..OptimizerConfig::default()
+        };
+        let decay = match self.schedule.unwrap_or(Shape::Cosine) {
+            Shape::Constant => Decay::Constant,
+            Shape::Linear => Decay::Linear,
+            Shape::Cosine => Decay::Cosine,
+        };
+        let warmup = self.warmup.unwrap_or(total / 20);
+        let early_stop = self.patience.map(|patience| EarlyStop { patience, min_improvement: 0.0 });
+        Ok(Resolved {
+            batch: self.batch.unwrap_or(8),
+            seq_len: self.seq_len.unwrap_or(defaults.max_context.min(256)),
+            seed: self.seed.unwrap_or(1),
+            held_out,
+            save_every: or_none(self.save_every),
+            keep: self.keep.unwrap_or(2).max(1),
+            recompute: self.recompute,
+            config: Config {
+                optimizer,
+                schedule: Schedule { peak, warmup, total, floor: min_lr / peak, decay },
+                accumulation,
+                loss_scaling: None,
+                evaluate_every: or_none(self.eval_every),
+                evaluate_batches: self.eval_batches,
+                early_stop,
+            },
+        })
+    }
+}

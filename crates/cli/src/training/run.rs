@@ -1,0 +1,212 @@
+//! A run from its directory to its result.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+
+use anyhow::{Context, Result, bail, ensure};
+use llm::{Batch, Model};
+use serde_json::json;
+use train::metrics::JsonLines;
+use train::metrics::tensorboard::EventFile;
+use train::{
+    BatchSource, Checkpoint, Checkpoints, End, LossScaling, Observer, Trainer, checkpoint,
+};
+
+use super::corpus::Batches;
+use super::settings::{Settings, Task};
+use super::task::Trained;
+use super::watch::Watch;
+use crate::devices::Device;
+use crate::interrupt::{self, Heeded};
+use crate::{output, progress};
+
+/// Makes the run `dir` whole: `fill` writes into a directory, which then appears under that name.
+///
+/// # Errors
+/// When there is something already, what was made does not fit together, and those of `fill`.
+pub(crate) fn create(dir: &Path, fill: impl FnOnce(&Path) -> Result<Settings>) -> Result<()> {
+    if dir.symlink_metadata().is_ok() {
+        bail!("{}: is there already; --resume goes on with a run", dir.display());
+    }
+    // A signal must not leave half of it behind.
+    let heeded = Heeded::new();
+    import::write_directory(dir, |partial| {
+        let settings = fill(partial)?;
+        settings.write(partial)?;
+        // What cannot run is not to be there.
+        settings.plan(partial)?;
+        ensure!(!heeded.flag().load(Ordering::Relaxed), "interrupted");
+        Ok(())
+    })
+}
+
+/// A run that is ready to take steps.
+pub(super) struct Ready {
+    pub(super) model: Model,
+    pub(super) batches: Batches,
+    pub(super) trainer: Trainer,
+    pub(super) device: Device,
+}
+
+/// A run's parts before there is a device.
+struct Planned {
+    model: Model,
+    batches: Batches,
+    trained: Trained,
+}
+
+impl Settings {
+    /// Reads what the run in `dir` is made of.
+    ///
+    /// # Errors
+    /// When model, data and settings do not fit each other, or one cannot be read.
+    fn plan(&self, dir: &Path) -> Result<Planned> {
+        let recipe = &self.recipe;
+        let model = Model::load(dir.join(self.task.model()))?;
+        let batches = Batches::open(dir, self, model.config().vocab)?;
+        let (sequences, tokens) = (recipe.batch, recipe.seq_len);
+        let batch = Batch { sequences, tokens, documents: batches.documents };
+        let trained = self.task.gradients(&model, batch, recipe, self.compute.is_half())?;
+        Ok(Planned { model, batches, trained })
+    }
+
+    /// Makes the run in `dir` ready, from its beginning.
+    ///
+    /// # Errors
+    /// When model, data and settings do not fit each other, or one cannot be read.
+    pub(super) fn ready(&self, dir: &Path) -> Result<Ready> {
+        let Planned { model, batches, trained } = self.plan(dir)?;
+        let Trained { mut gradients, first } = trained;
+        self.compute.lower(&mut gradients)?;
+        let device = self.compute.open()?;
+        let half = self.compute.is_half();
+        let mut config = self.recipe.config.clone();
+        config.loss_scaling = half.then(LossScaling::default);
+        let threads = self.compute.threads();
+        let trainer = Trainer::with_first(&*device.backend, gradients, &first, config, threads)?;
+        // On an engine what it does not take is the CPU's, always.
+        for fallback in trainer.fallbacks().iter().filter(|_| !half).take(1) {
+            eprintln!(
+                "note: {} operations run on the slow reference interpreter; first {} in {}: {}",
+                trainer.fallbacks().len(),
+                fallback.kind.name(),
+                fallback.function,
+                fallback.reason
+            );
+        }
+        Ok(Ready { model, batches, trainer, device })
+    }
+}
+
+/// Goes on with the run in `dir`, to its end.
+///
+/// # Errors
+/// When there is no run, it is damaged, or a step fails; the last checkpoint stays.
+pub(crate) fn go_on(dir: &Path, as_json: bool) -> Result<ExitCode> {
+    let settings = Settings::read(dir)?;
+    let Ready { model, mut batches, mut trainer, device } =
+        progress::spin("preparing", || settings.ready(dir))?;
+    let checkpoints = Checkpoints {
+        dir: dir.join("checkpoints"),
+        every: settings.recipe.save_every,
+        keep: settings.recipe.keep,
+        settings: serde_json::to_value(&settings.task)?,
+    };
+    if let Some(checkpoint) = newest(&checkpoints.dir)? {
+        trainer.restore(&checkpoint, &mut batches.train)?;
+    }
+    let (done, total) = (trainer.progress().step, trainer.config().schedule.total);
+    let heeded = Heeded::new();
+    let end = if is_over(&trainer) {
+        End::Finished
+    } else {
+        let mut observers: Vec<Box<dyn Observer>> = vec![
+            Box::new(JsonLines::open(&dir.join("metrics.jsonl"), done)?),
+            Box::new(EventFile::create(dir, done)?),
+            Box::new(Watch::new(done, total, heeded.flag())),
+        ];
+        let held_out = batches.held_out.as_mut().map(|h| h as &mut dyn BatchSource);
+        trainer.run(&mut batches.train, held_out, Some(&checkpoints), &mut observers)?
+    };
+    let result = settings.task.result(dir, &model);
+    replace(&settings.task, &model, &trainer, &result)?;
+    report(&trainer, &device, end, &result, as_json)?;
+    Ok(if end == End::Stopped { interrupt::status() } else { ExitCode::SUCCESS })
+}
+
+/// Whether the schedule or the held-out loss has ended the run that `trainer` took up.
+fn is_over(trainer: &Trainer) -> bool {
+    let (progress, config) = (trainer.progress(), trainer.config());
+    let gave_up = config.early_stop.is_some_and(|s| progress.stale > s.patience);
+    progress.step >= config.schedule.total || gave_up
+}
+
+/// The newest checkpoint that is whole. One that is damaged is passed over, and said.
+fn newest(dir: &Path) -> Result<Option<Checkpoint>> {
+    let mut last = None;
+    for (_, path) in checkpoint::list(dir)?.into_iter().rev() {
+        match Checkpoint::read(&path) {
+            Ok(checkpoint) => return Ok(Some(checkpoint)),
+            Err(error) => {
+                eprintln!("note: {error}; the one before is taken");
+                last = Some(error);
+            }
+        }
+    }
+    match last {
+        Some(error) => Err(error).context("no checkpoint is whole"),
+        None => Ok(None),
+    }
+}
+
+/// Writes the result anew: the one that is there is removed once the new one is whole.
+fn replace(task: &Task, model: &Model, trainer: &Trainer, result: &Path) -> Result<()> {
+    let name = result.file_name().unwrap_or_default().to_string_lossy();
+    let fresh = result.with_file_name(format!(".new-{name}"));
+    remove(&fresh)?;
+    progress::spin("writing", || task.write(model, trainer, &fresh))?;
+    remove(result)?;
+    fs::rename(&fresh, result).with_context(|| format!("{}: cannot write", result.display()))
+}
+
+fn remove(path: &Path) -> Result<()> {
+    let removed = match path.symlink_metadata() {
+        Err(_) => return Ok(()),
+        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+    };
+    removed.with_context(|| format!("{}: cannot remove", path.display()))
+}
+
+fn report(
+    trainer: &Trainer,
+    device: &Device,
+    end: End,
+    result: &Path,
+    as_json: bool,
+) -> Result<()> {
+    let progress = trainer.progress();
+    let why = match end {
+        End::Finished => "finished",
+        End::Stopped => "interrupted",
+        End::NoImprovement => "no improvement",
+    };
+    if as_json {
+        let best = progress.best.map(|(step, loss)| json!({ "step": step, "loss": loss }));
+        return output::json(&json!({
+            "end": why,
+            "step": progress.step,
+            "tokens": progress.tokens,
+            "best": best,
+            "result": result,
+            "engine": device.report(),
+        }));
+    }
+    let best =
+        progress.best.map(|(step, loss)| format!("; least held-out loss {loss:.4} at {step}"));
+    output::line(&format!("{why} at step {}{}", progress.step, best.unwrap_or_default()))?;
+    output::line(&result.display().to_string())?;
+    device.summary().map_or(Ok(()), |summary| output::line(&summary))
+}

@@ -1,0 +1,118 @@
+//! What is kept of a run in `run.json`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::device::ComputeArgs;
+use super::recipe::Resolved;
+
+/// The version of the layout.
+const FORMAT: u32 = 1;
+const NAME: &str = "run.json";
+
+/// All that a run depends on besides its data, model and checkpoints. Paths are the run's own where they are
+/// relative.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Settings {
+    /// Version of the layout.
+    format: u32,
+    /// The Rigel that began it.
+    rigel: String,
+    /// What is trained.
+    pub(crate) task: Task,
+    /// Token files.
+    pub(crate) data: Vec<PathBuf>,
+    /// Token files to evaluate on, where they are others.
+    pub(crate) eval_data: Vec<PathBuf>,
+    /// How.
+    pub(crate) recipe: Resolved,
+    /// On what.
+    pub(super) compute: ComputeArgs,
+}
+
+/// What is trained.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub(crate) enum Task {
+    /// All weights of a model.
+    Full {
+        /// The model at the start.
+        model: PathBuf,
+    },
+    /// A low-rank adapter.
+    Lora {
+        /// The model, which stays as it is.
+        model: PathBuf,
+        /// The name that it was given by.
+        base: String,
+        /// The adapter.
+        #[serde(flatten)]
+        lora: Lora,
+    },
+}
+
+/// The form of a low-rank adapter.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Lora {
+    /// Rank.
+    pub(crate) r: usize,
+    /// The change is scaled by `alpha / r`.
+    pub(crate) alpha: f64,
+    /// Ends of the layers' paths, or their short names.
+    pub(crate) targets: Vec<String>,
+}
+
+impl Settings {
+    /// Settings of this version.
+    pub(crate) fn new(task: Task, recipe: Resolved, compute: ComputeArgs) -> Self {
+        Settings {
+            format: FORMAT,
+            rigel: env!("CARGO_PKG_VERSION").to_owned(),
+            task,
+            data: Vec::new(),
+            eval_data: Vec::new(),
+            recipe,
+            compute,
+        }
+    }
+
+    /// Writes them into the directory `dir`.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub(crate) fn write(&self, dir: &Path) -> Result<()> {
+        let path = dir.join(NAME);
+        let text = serde_json::to_string_pretty(self)?;
+        fs::write(&path, text + "\n").with_context(|| format!("{}: cannot write", path.display()))
+    }
+
+    /// Those of the run in `dir`.
+    ///
+    /// # Errors
+    /// When there is no run, or it is of another version.
+    pub(crate) fn read(dir: &Path) -> Result<Self> {
+        let path = dir.join(NAME);
+        let text = fs::read(&path).with_context(|| format!("{}: no run there", dir.display()))?;
+        let settings: serde_json::Value =
+            serde_json::from_slice(&text).with_context(|| format!("{}", path.display()))?;
+        ensure!(
+            settings["format"] == FORMAT,
+            "{}: is of version {}, this program reads {FORMAT}",
+            path.display(),
+            settings["format"]
+        );
+        serde_json::from_value(settings).with_context(|| format!("{}", path.display()))
+    }
+}
+
+impl Task {
+    /// The model at the start.
+    pub(crate) fn model(&self) -> &Path {
+        match self {
+            Task::Full { model } | Task::Lora { model, .. } => model,
+        }
+    }
+}

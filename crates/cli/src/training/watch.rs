@@ -1,0 +1,86 @@
+//! Shows a run as it goes: a live line on a terminal, plain lines elsewhere.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use analysis::units::size;
+use indicatif::ProgressBar;
+use train::{Evaluation, Observer, Step};
+
+use crate::progress;
+
+/// Time between plain lines.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// Shows steps on standard error, and ends the run when it is interrupted.
+pub(super) struct Watch {
+    bar: ProgressBar,
+    cancel: Arc<AtomicBool>,
+    total: u64,
+    shown: Option<Instant>,
+    rate: Option<f64>,
+    held_out: Option<f64>,
+}
+
+impl Watch {
+    /// Watches a run of `total` steps of which `done` are done.
+    pub(super) fn new(done: u64, total: u64, cancel: Arc<AtomicBool>) -> Self {
+        let bar = progress::training(total);
+        bar.set_position(done);
+        bar.reset_eta();
+        Watch { bar, cancel, total, shown: None, rate: None, held_out: None }
+    }
+
+    fn line(&self, text: &str) {
+        match self.bar.is_hidden() {
+            true => eprintln!("{text}"),
+            false => self.bar.println(text),
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Observer for Watch {
+    fn step(&mut self, step: &Step) -> train::Result<ControlFlow<()>> {
+        let now = step.tokens as f64 / step.seconds.max(1e-9);
+        // A moving mean, so that the number can be read.
+        let rate = self.rate.map_or(now, |rate| 0.9 * rate + 0.1 * now);
+        self.rate = Some(rate);
+        let memory = step.peak_bytes.map(|b| format!("  {}", size(b))).unwrap_or_default();
+        let held_out = self.held_out.map(|l| format!("  held out {l:.4}")).unwrap_or_default();
+        let text = format!(
+            "loss {:.4}{held_out}  {rate:.0} tokens/s  gradient {:.3}{memory}",
+            step.loss, step.gradient_norm
+        );
+        self.bar.set_position(step.step);
+        self.bar.set_message(text.clone());
+        let due = self.shown.is_none_or(|at| at.elapsed() >= PAUSE) || step.step == self.total;
+        if due && self.bar.is_hidden() {
+            self.shown = Some(Instant::now());
+            eprintln!("step {}/{}  {text}", step.step, self.total);
+        }
+        Ok(match self.cancel.load(Ordering::Relaxed) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        })
+    }
+
+    fn evaluated(&mut self, evaluation: &Evaluation) -> train::Result<()> {
+        self.held_out = Some(evaluation.loss);
+        self.line(&format!("step {}: held-out loss {:.4}", evaluation.step, evaluation.loss));
+        Ok(())
+    }
+
+    fn saved(&mut self, step: u64, path: &Path) -> train::Result<()> {
+        self.line(&format!("step {step}: saved {}", path.display()));
+        Ok(())
+    }
+}

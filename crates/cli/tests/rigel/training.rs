@@ -1,0 +1,331 @@
+//! Training from text to a model that writes, broken off and taken up, tuned, merged.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::run::{Outcome, assert_fails, command, json, model, rigel};
+
+/// A small architecture, its recipe and its tokenizer, as a user writes them.
+const ARCH: &str = r#"
+model_type = "llama"
+hidden_size = 32
+intermediate_size = 64
+num_hidden_layers = 2
+num_attention_heads = 2
+num_key_value_heads = 1
+max_position_embeddings = 64
+rms_norm_eps = 1e-5
+rope_theta = 10000.0
+hidden_act = "silu"
+tie_word_embeddings = true
+
+[tokenizer]
+chars = true
+
+[train]
+batch = 4
+seq-len = 16
+steps = 60
+lr = 1e-2
+"#;
+
+/// A place with an architecture and a text.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let place = Place(tempfile::tempdir().unwrap());
+        place.write("arch.toml", ARCH);
+        let animals = ["cat", "dog", "hen", "cow", "fox"];
+        let line = |i: usize| format!("The {} saw the {}.\n", animals[i % 5], animals[i * i % 3]);
+        place.write("text.txt", &(0..200).map(line).collect::<String>());
+        place
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.0.path().join(name), text).unwrap();
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// `rigel` in this place.
+    fn rigel(&self, arguments: &[&str]) -> Outcome {
+        let mut command = command();
+        command.current_dir(&self.0).args(arguments);
+        crate::run::finish(command, "")
+    }
+
+    /// Trains the small architecture on the text.
+    fn train(&self, out: &str, more: &[&str]) -> Outcome {
+        let arguments = ["train", "--arch", "arch.toml", "--data", "text.txt", "--out", out];
+        self.rigel(&[&arguments, more].concat())
+    }
+
+    fn generate(&self, model: &str, more: &[&str]) -> Value {
+        let arguments =
+            ["generate", "The cat", "-m", model, "--temperature", "0", "-n", "16", "--json"];
+        json(&self.rigel(&[&arguments, more].concat()))
+    }
+
+    fn records(&self, run: &str) -> Vec<Value> {
+        let text = fs::read_to_string(self.path(&format!("{run}/metrics.jsonl"))).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn same(&self, file: &str, runs: [&str; 2]) {
+        let [a, b] = runs.map(|run| fs::read(self.path(&format!("{run}/{file}"))).unwrap());
+        assert!(a == b, "{file} of {runs:?} differ");
+    }
+
+    /// Nothing half-made beside what the test wrote.
+    #[track_caller]
+    fn holds_no_more_than(&self, names: &[&str]) {
+        let entries = fs::read_dir(&self.0).unwrap();
+        for entry in entries {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            assert!(names.contains(&&*name), "{name} was left");
+        }
+    }
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap()
+}
+
+#[test]
+fn a_new_model_learns_and_writes() {
+    let place = Place::new();
+    let end = json(&place.train("run", &["--json", "--eval-every", "20", "--save-every", "25"]));
+    assert_eq!((&end["end"], &end["step"]), (&"finished".into(), &60.into()));
+    assert_eq!(end["result"], "run/final");
+    let records = place.records("run");
+    let losses = |kind: &str| -> Vec<f64> {
+        records.iter().filter(|r| r["kind"] == kind).map(|r| number(&r["loss"])).collect()
+    };
+    let (steps, held_out) = (losses("step"), losses("evaluation"));
+    assert_eq!((steps.len(), held_out.len()), (60, 3));
+    // 17 characters: at first all are as likely.
+    assert!((steps[0] - 17f64.ln()).abs() < 0.1 && steps[59] < 1.0, "{steps:?}");
+    assert!(held_out[2] < held_out[0] && held_out[2] < 1.0, "{held_out:?}");
+    assert_eq!(
+        number(&end["best"]["loss"]),
+        held_out.iter().copied().fold(f64::INFINITY, f64::min)
+    );
+    assert_eq!(place.generate("run/final", &[])["ids"].as_array().unwrap().len(), 16);
+    let mut kept: Vec<String> = fs::read_dir(place.path("run/checkpoints"))
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
+    kept.sort();
+    assert_eq!(kept, ["step-0000000050", "step-0000000060"]);
+
+    let drawn = place.rigel(&["plot", "run"]);
+    assert_eq!((drawn.code, &*drawn.out), (0, "run/curves.svg\n"), "{}", drawn.err);
+    assert!(fs::read_to_string(place.path("run/curves.svg")).unwrap().contains("held out"));
+    assert_eq!(place.rigel(&["plot", "run", "-o", "curves.png"]).code, 0);
+    assert!(fs::read(place.path("curves.png")).unwrap().starts_with(b"\x89PNG"));
+    assert_fails(&place.rigel(&["plot", "run", "-o", "curves.gif"]), &["neither .svg nor .png"]);
+
+    // What is over stays as it is.
+    let weights = fs::read(place.path("run/final/model.safetensors")).unwrap();
+    let again = place.rigel(&["train", "--resume", "--out", "run"]);
+    assert!(again.code == 0 && again.out.starts_with("finished at step 60"), "{again:?}");
+    assert_eq!(fs::read(place.path("run/final/model.safetensors")).unwrap(), weights);
+}
+
+/// Broken off by `signal` after the first checkpoint, and taken up; the run is named after the signal.
+fn broken_off(place: &Place, signal: &str) {
+    let mut command = command();
+    let arguments = ["train", "--arch", "arch.toml", "--data", "text.txt", "--out", signal];
+    command.current_dir(&place.0).args(arguments).args(LONG);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.starts_with("step 10: saved ")));
+    let kill = [format!("-{signal}"), child.id().to_string()];
+    assert!(Command::new("kill").args(kill).status().unwrap().success());
+    lines.for_each(drop);
+    let status = child.wait().unwrap();
+    assert!(signal == "KILL" || status.code() == Some(130), "{status}");
+    let done = place.records(signal).len();
+    let resumed = place.rigel(&["train", "--resume", "--out", signal]);
+    assert!(resumed.code == 0 && resumed.out.starts_with("finished at step 400"), "{resumed:?}");
+    assert!(done < 400, "it was over before it was broken off");
+}
+
+const LONG: [&str; 6] = ["--steps", "400", "--save-every", "10", "--eval-every", "50"];
+
+#[test]
+#[cfg(unix)]
+fn a_run_that_was_broken_off_ends_as_one_that_was_not() {
+    let place = Place::new();
+    assert_eq!(place.train("whole", &LONG).code, 0);
+    for signal in ["INT", "KILL"] {
+        broken_off(&place, signal);
+        for file in [
+            "final/model.safetensors",
+            "checkpoints/step-0000000400/weights.safetensors",
+            "checkpoints/step-0000000400/optimizer.safetensors",
+        ] {
+            place.same(file, ["whole", signal]);
+        }
+        let losses = |run: &str| -> Vec<Value> {
+            place.records(run).iter().map(|r| json!([r["kind"], r["step"], r["loss"]])).collect()
+        };
+        assert_eq!(losses("whole"), losses(signal));
+    }
+}
+
+#[test]
+fn an_adapter_that_is_merged_writes_what_it_wrote_beside_the_model() {
+    let place = Place::new();
+    assert_eq!(place.train("base", &["--steps", "30"]).code, 0);
+    let rows = (0..40).map(|i| {
+        let name = ["owl", "ant"][i % 2];
+        json!({ "prompt": "The cat", "completion": format!(" saw the {name}. The cow.") })
+    });
+    let rows: String = rows.map(|row| format!("{row}\n")).collect();
+    // Characters that the tokenizer knows.
+    place.write("pairs.jsonl", &rows.replace("owl", "fox").replace("ant", "hen"));
+    let tune = ["finetune", "base/final", "--data", "pairs.jsonl", "--lr", "1e-2", "--steps", "30"];
+    let lora = ["--lora", "r=4,alpha=8,targets=q,v,down", "--out", "tuned", "--json"];
+    let end = json(&place.rigel(&[&tune[..], &lora].concat()));
+    assert_eq!(end["result"], "tuned/adapter");
+    let config = fs::read_to_string(place.path("tuned/adapter/adapter_config.json")).unwrap();
+    let config: Value = serde_json::from_str(&config).unwrap();
+    assert_eq!((&config["r"], number(&config["lora_alpha"])), (&4.into(), 8.0));
+    assert_eq!(config["base_model_name_or_path"], "base/final");
+    let losses: Vec<f64> = place
+        .records("tuned")
+        .iter()
+        .filter(|r| r["kind"] == "step")
+        .map(|r| number(&r["loss"]))
+        .collect();
+    assert!(losses[29] < 0.7 * losses[0], "{losses:?}");
+
+    let plain = place.generate("base/final", &[]);
+    let beside = place.generate("base/final", &["--adapter", "a=tuned/adapter"]);
+    let merge = ["merge", "base/final", "--adapter", "tuned/adapter", "-o"];
+    let merged = place.rigel(&[&merge[..], &["merged"]].concat());
+    assert_eq!(merged.code, 0, "{}", merged.err);
+    assert_ne!(plain["ids"], beside["ids"]);
+    assert_eq!(place.generate("merged", &[])["ids"], beside["ids"]);
+    assert_fails(&place.rigel(&[&merge[..], &["merged"]].concat()), &["merged: is there already"]);
+
+    let full = ["--full", "--out", "full", "--json"];
+    let end = json(&place.rigel(&[&tune[..], &full].concat()));
+    assert_eq!(end["result"], "full/final");
+    assert_ne!(place.generate("full/final", &[])["ids"], plain["ids"]);
+}
+
+#[test]
+fn a_quantised_model_takes_an_adapter() {
+    let place = Place::new();
+    place.write(
+        "chats.jsonl",
+        &[("What is 2 + 2?", "Four."), ("What colour is grass?", "Green.")]
+            .map(|(q, a)| {
+                let messages = json!([
+                    { "role": "user", "content": q },
+                    { "role": "assistant", "content": a },
+                ]);
+                format!("{}\n", json!({ "messages": messages }))
+            })
+            .concat(),
+    );
+    let fixture = testkit::fixtures_dir().join("SmolLM2-135M-Instruct.Q4_1.gguf");
+    let model = fixture.to_str().unwrap();
+    let tune = ["finetune", model, "--data", "chats.jsonl", "--held-out", "0", "--out", "run"];
+    let small = ["--batch", "1", "--seq-len", "48", "--steps", "4", "--lora", "r=2,targets=q,v"];
+    let end = place.rigel(&[&tune[..], &small, &["--lr", "5e-3"]].concat());
+    assert_eq!(end.code, 0, "{}", end.err);
+    let losses: Vec<f64> = place.records("run").iter().map(|r| number(&r["loss"])).collect();
+    assert!(losses.len() == 4 && losses[3] < losses[0], "{losses:?}");
+    let refused =
+        place.rigel(&["finetune", model, "--full", "--data", "chats.jsonl", "--out", "x"]);
+    assert_fails(&refused, &["unsupported"]);
+}
+
+#[test]
+fn tokenizers_and_token_files() {
+    let place = Place::new();
+    let made = place.rigel(&["tokenizer", "train", "text.txt", "--vocab", "300", "-o", "words"]);
+    assert_eq!(made.code, 0, "{}", made.err);
+    let tokenizer = ["--tokenizer", "words/tokenizer.json"];
+    let text = "The cat saw 🦀 <|endoftext|>.";
+    let shown = json(&place.rigel(&[&["tokenize", text, "--json"][..], &tokenizer].concat()));
+    let ids: Vec<String> = shown["ids"].as_array().unwrap().iter().map(Value::to_string).collect();
+    let back = place.rigel(&[&["tokenize", "--decode", &ids.join(" ")][..], &tokenizer].concat());
+    assert_eq!(back.out, format!("{text}\n"));
+    assert!(!ids.contains(&"0".to_owned()), "a name in a text is no token");
+
+    let output = ["data", "tokenize", "text.txt", "-o", "text.bin", "--json"];
+    let done = json(&place.rigel(&[&output[..], &tokenizer].concat()));
+    assert_eq!((&done["documents"], &done["files"]), (&1.into(), &json!(["text.bin"])));
+    // The same run from tokens as from their text.
+    let more = ["--tokenizer", "words/tokenizer.json", "--steps", "5"];
+    assert_eq!(place.train("a", &more).code, 0);
+    let tokens = ["train", "--arch", "arch.toml", "--data", "text.bin", "--out", "b"];
+    assert_eq!(place.rigel(&[&tokens[..], &more].concat()).code, 0);
+    place.same("final/model.safetensors", ["a", "b"]);
+}
+
+#[test]
+fn a_dry_run_says_what_a_run_takes_and_leaves_nothing() {
+    let place = Place::new();
+    let dry = ["train", "--arch", "arch.toml", "--data", "text.txt", "--dry-run", "--steps", "50"];
+    let told = json(&place.rigel(&[&dry[..], &["--json", "--accumulation", "3"]].concat()));
+    // Embedding, norms, and per layer: queries and output, keys and values, feed-forward.
+    let parameters = 17 * 32 + 32 + 2 * (2 * 32 + 2 * 32 * 32 + 2 * 16 * 32 + 3 * 32 * 64);
+    assert_eq!((&told["parameters"], &told["trained"]), (&json!(parameters), &json!(parameters)));
+    assert_eq!(told["memory"]["moments"], 8 * parameters);
+    assert_eq!(told["tokens"]["run"], 50 * 3 * 4 * 16);
+    assert!(number(&told["predicted_s"]) > 49.0 * number(&told["measured"]["step_s"]));
+    let shown = place.rigel(&dry);
+    assert!(shown.code == 0 && shown.out.contains("measured over 3 steps"), "{shown:?}");
+    place.holds_no_more_than(&["arch.toml", "text.txt"]);
+}
+
+#[test]
+fn what_cannot_be_trained() {
+    let place = Place::new();
+    let fails = |more: &[&str], parts: &[&str]| {
+        assert_fails(&place.train("run", more), parts);
+        place.holds_no_more_than(&["arch.toml", "text.txt"]);
+    };
+    fails(&["--seq-len", "65"], &["65", "64"]);
+    fails(&["--lr", "0"], &["--lr is 0"]);
+    fails(&["--held-out", "1"], &["--held-out is 1"]);
+    fails(&["--vocab", "100"], &["257"]);
+    fails(&["--tokenizer", "none.json"], &["none.json"]);
+    fails(&["--eval-data", "none.txt"], &["none.txt"]);
+    let train = |arch: &str, data: &str| {
+        place.rigel(&["train", "--arch", arch, "--data", data, "--out", "run"])
+    };
+    assert_fails(&train("huge", "text.txt"), &["no architecture \"huge\"", "stories110m"]);
+    assert_fails(&train("stories110m", "text.txt"), &["text needs a tokenizer", "--vocab"]);
+    place.holds_no_more_than(&["arch.toml", "text.txt"]);
+    place.write("arch.toml", &ARCH.replace("steps", "stepps"));
+    assert_fails(&train("arch.toml", "text.txt"), &["arch.toml", "stepps"]);
+    place.write("arch.toml", &ARCH.replace("hidden_act = \"silu\"", "hidden_act = \"step\""));
+    assert_fails(&train("arch.toml", "text.txt"), &["step"]);
+    place.holds_no_more_than(&["arch.toml", "text.txt"]);
+    assert_fails(&place.rigel(&["train", "--resume", "--out", "run"]), &["run: no run there"]);
+    assert_eq!(place.rigel(&["train", "--resume", "--out", "run", "--steps", "9"]).code, 2);
+    place.write("run", "");
+    assert_fails(&place.train("run", &[]), &["run: is there already"]);
+
+    let stories = model("stories260K.bin");
+    let tune = |more: &[&str]| {
+        let own = ["finetune", &stories, "--tokenizer", &model("tok512.bin"), "--out", "x"]
+            .map(str::to_owned);
+        let more = more.iter().map(|a| (*a).to_owned());
+        rigel(own.into_iter().chain(["--data".to_owned(), place.path("text.txt")]).chain(more))
+    };
+    assert_fails(&tune(&["--lora", "targets=queries"]), &["\"queries\"", "q_proj"]);
+    assert_eq!(tune(&["--lora", "rank=3"]).code, 2);
+}

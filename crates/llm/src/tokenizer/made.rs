@@ -1,0 +1,119 @@
+//! New tokenizers, made from text: byte-level BPE (Sennrich et al. 2016, Radford et al. 2019), and one whose
+//! tokens are single characters.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use mil::ErrorKind;
+use serde_json::{Map, Value, json};
+use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::{AddedToken, Tokenizer as Library, TokenizerBuilder};
+
+use crate::{Error, Result};
+
+/// The token that ends a document, and so begins the next one.
+const END: &str = "<|endoftext|>";
+
+/// Tokens that byte-level BPE has before any text was seen: the bytes and [`END`].
+const LEAST: usize = 257;
+
+/// A tokenizer in the form of Hugging Face's `tokenizers`.
+pub struct MadeTokenizer {
+    library: Library,
+    config: Value,
+}
+
+impl MadeTokenizer {
+    /// Byte-level BPE of at most `vocab` ids with GPT-2's pre-tokenizer, its merges the commonest pairs of
+    /// `texts`. Fewer ids come of texts that have no more pairs. Id 0 is `<|endoftext|>`.
+    ///
+    /// # Errors
+    /// When `vocab` is less than 257, or there are no texts.
+    pub fn byte_level_bpe(texts: &[String], vocab: usize) -> Result<Self> {
+        if vocab < LEAST {
+            let why = format!("{vocab} ids; the bytes and {END} alone take {LEAST}");
+            return Err(Error::request(why));
+        }
+        if texts.iter().all(String::is_empty) {
+            return Err(Error::request("no text to make a tokenizer from"));
+        }
+        let bytes = ByteLevel::new(false, true, true);
+        let mut trainer = BpeTrainerBuilder::new()
+            .vocab_size(vocab)
+            .min_frequency(2)
+            .show_progress(false)
+            .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
+            .special_tokens(vec![AddedToken::from(END, true)])
+            .build();
+        let mut tokenizer = TokenizerBuilder::new()
+            .with_model(BPE::default())
+            .with_normalizer(None::<tokenizers::NormalizerWrapper>)
+            .with_pre_tokenizer(Some(bytes))
+            .with_post_processor(None::<tokenizers::PostProcessorWrapper>)
+            .with_decoder(Some(bytes))
+            .build()
+            .map_err(bug)?;
+        tokenizer.train(&mut trainer, texts.iter()).map_err(bug)?;
+        let config = json!({
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": END,
+            "eos_token": END,
+            "clean_up_tokenization_spaces": false,
+        });
+        Ok(MadeTokenizer { library: tokenizer.into(), config })
+    }
+
+    /// The characters of `texts` in the order of their code points. Other characters have no token and are
+    /// lost; no token ends a document.
+    ///
+    /// # Errors
+    /// When there are no texts.
+    pub fn characters(texts: &[String]) -> Result<Self> {
+        let characters: BTreeSet<char> = texts.iter().flat_map(|t| t.chars()).collect();
+        if characters.is_empty() {
+            return Err(Error::request("no text to make a tokenizer from"));
+        }
+        let ids = characters.iter().zip(0u32..).map(|(c, id)| (c.to_string(), id.into()));
+        let vocab: Map<String, Value> = ids.collect();
+        let file = json!({
+            "version": "1.0",
+            "model": { "type": "BPE", "vocab": vocab, "merges": [] },
+            "decoder": { "type": "Fuse" },
+        });
+        let library = Library::from_bytes(file.to_string()).map_err(bug)?;
+        let config = json!({
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": false,
+        });
+        Ok(MadeTokenizer { library, config })
+    }
+
+    /// Number of ids.
+    pub fn vocab_size(&self) -> usize {
+        self.library.get_vocab_size(true)
+    }
+
+    /// Writes `tokenizer.json` and `tokenizer_config.json` into the directory `dir`.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn write(&self, dir: &Path) -> Result<()> {
+        let json = self.library.to_string(true).map_err(bug)?;
+        let config = format!("{:#}", self.config);
+        for (name, text) in [("tokenizer.json", json), ("tokenizer_config.json", config)] {
+            let path = dir.join(name);
+            fs::write(&path, text).map_err(|e| Error::Model {
+                message: format!("cannot write: {e}"),
+                file: path,
+                kind: ErrorKind::Limit,
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn bug(error: impl std::fmt::Display) -> Error {
+    Error::bug(error.to_string())
+}
