@@ -98,7 +98,10 @@ pub fn matmul_turned(pool: &Pool, x: &[f32], y: Matrix<'_>, add: bool, out: &mut
     assert_eq!(out.len(), m * n, "output is not [{m}, {n}]");
     assert!(is_plain(y.dtype()), "columns of {}", y.dtype());
     if k == 0 {
-        return if add { () } else { out.fill(0.0) };
+        if !add {
+            out.fill(0.0);
+        }
+        return;
     }
     tasks(pool, Left::Columns { x, rows: m }, m, Right::Columns(y), add, out);
 }

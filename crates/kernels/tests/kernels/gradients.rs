@@ -38,8 +38,11 @@ fn bf16(x: f32) -> f64 {
     f64::from(half::bf16::from_f32(x).to_f32())
 }
 
-/// Pools of both precisions on every instruction set, and how a product rounds its operands there.
-fn all_pools(threads: usize) -> Vec<(Pool, fn(f32) -> f64)> {
+/// A pool and how its products round their operands.
+type Rounded = (Pool, fn(f32) -> f64);
+
+/// Pools of both precisions on every instruction set.
+fn all_pools(threads: usize) -> Vec<Rounded> {
     let single = pools(threads).into_iter().map(|p| (p, f64::from as fn(f32) -> f64));
     let half = pools(threads).into_iter().map(|p| (p.with_precision(Precision::Bf16), bf16 as _));
     single.chain(half).collect()
@@ -118,12 +121,13 @@ fn sequences(case: &AttentionCase, random: &mut Random) -> Vec<Sequence> {
         for slot in 0..case.t {
             if case.mixed {
                 order.swap(slot, slot + random.bits() as usize % (case.t - slot));
-                if random.bits() % 9 == 0 {
+                if random.bits().is_multiple_of(9) {
                     first = slot;
                 }
             }
             // A query may see nothing.
-            let seen = if case.mixed && random.bits() % 20 == 0 { 0..0 } else { first..slot + 1 };
+            let seen =
+                if case.mixed && random.bits().is_multiple_of(20) { 0..0 } else { first..slot + 1 };
             visible[order[slot]] = seen;
         }
         Sequence { order, visible }

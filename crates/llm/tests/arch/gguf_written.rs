@@ -58,11 +58,14 @@ fn logits_stay() {
     }
 }
 
+/// What is done to a configuration and a tokenizer.
+type Change = dyn Fn(&mut Value, &mut Value);
+
 /// Settings and tokenizers that a GGUF file cannot have, or that its reader would take for others.
 #[test]
 fn what_has_no_form_is_refused() {
     let same = |_: &mut Value, _: &mut Value| {};
-    let cases: [(&str, &dyn Fn(&mut Value, &mut Value), &str); 8] = [
+    let cases: [(&str, &Change, &str); 8] = [
         ("gemma3", &same, "gemma3 models are not written as GGUF"),
         ("llama3_rope", &same, "a scaled rotary embedding has no form"),
         ("llama", &|c, _| c["hidden_act"] = "gelu".into(), "its activation has no form"),

@@ -161,7 +161,10 @@ fn twenty_steps(backend: &dyn Backend, name: &str) {
     assert!(squares.keys().eq(golden.norms.keys()), "{name}");
     for (parameter, square) in squares {
         let (found, expected) = (square.sqrt(), golden.norms[parameter]);
-        assert!((found / expected - 1.0).abs() < 1e-4, "{parameter}: {found}, {expected}");
+        // A bias of keys moves all scores of a query alike: its gradient is nothing but rounding, of which
+        // Adam makes steps as large as any.
+        let most = if parameter.ends_with("c_attn.bias") { 1e-3 } else { 1e-4 };
+        assert!((found / expected - 1.0).abs() < most, "{parameter}: {found}, {expected}");
     }
     println!("{name} on {}: losses within {worst:.1e} of PyTorch", backend.name());
 }
