@@ -70,7 +70,8 @@ pub(crate) fn execute(
     };
     let direct = plan.direct.iter().map(buffer).collect::<Result<_>>()?;
     kept.results.clear();
-    let arena = kept.arena.as_deref_mut().unwrap_or_default();
+    // Empty windows of it are aligned too.
+    let arena = kept.arena.get_or_insert_with(|| AlignedBuf::zeroed(0));
     let mut run = Run { plan, pool, inputs, arena, state, direct, dynamic: HashMap::new() };
     for (i, step) in plan.steps.iter().enumerate() {
         let start = kept.times.is_some().then(Instant::now);
