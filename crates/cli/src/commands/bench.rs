@@ -206,7 +206,8 @@ impl Training {
             optimizer: OptimizerConfig::default(),
             schedule: Schedule { peak: 1e-4, warmup: 0, total, floor: 1.0, decay: Decay::Constant },
             accumulation: 1,
-            loss_scaling: Some(LossScaling::default()),
+            // Low enough that no step is taken twice for an overflow, which would count twice.
+            loss_scaling: Some(LossScaling { initial: 256.0, ..LossScaling::default() }),
             evaluate_every: None,
             evaluate_batches: None,
             early_stop: None,
