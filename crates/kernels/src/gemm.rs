@@ -164,6 +164,22 @@ pub(crate) struct Tiles<'a> {
 }
 
 impl Tiles<'_> {
+    /// As [`Tiles::each`] with the tiles of single precision. Not by a closure: that would be compiled
+    /// without the instruction set of `s`.
+    #[inline(always)]
+    fn single<S: Simd>(self, s: S) {
+        let (words, first, count) = self.words;
+        let (row, column) = self.steps;
+        for (p, sums) in self.sums.chunks_mut(PANEL).enumerate() {
+            let x = &self.panels[p * words + first..][..count];
+            let vectors = (self.lanes - p * WIDTH).div_ceil(LANES).min(2);
+            for r in (0..self.rows).step_by(S::TILE) {
+                let (w, sums) = (&self.block[r * row..], &mut sums[r..]);
+                s.tile(Tile { x, w, row, column, sums }, vectors);
+            }
+        }
+    }
+
     /// Calls `tile` with each tile of `size` rows and its number of vectors.
     #[inline(always)]
     pub(crate) fn each(self, size: usize, mut tile: impl FnMut(Tile<'_>, usize)) {
@@ -186,11 +202,9 @@ impl Kernel for Tiles<'_> {
     fn run<S: Simd>(self, s: S) {
         // Steps that the compiler knows become part of the addresses.
         if self.steps == (STRIDE, 1) {
-            let tiles = Tiles { steps: (STRIDE, 1), ..self };
-            tiles.each(S::TILE, |tile, vectors| s.tile(tile, vectors));
+            Tiles { steps: (STRIDE, 1), ..self }.single(s);
         } else {
-            let tiles = Tiles { steps: (1, PANEL), ..self };
-            tiles.each(S::TILE, |tile, vectors| s.tile(tile, vectors));
+            Tiles { steps: (1, PANEL), ..self }.single(s);
         }
     }
 }
