@@ -306,7 +306,8 @@ impl Maker<'_> {
         let x = if i.form.is_multiple_of(2) { x } else { self.affine(x, 1, i.b)? };
         let groups = if i.b.is_multiple_of(2) { 1 } else { channels };
         let transposed = i.form >= 9;
-        let taps = if i.b % 4 < 2 { 1 } else { 2 };
+        // No more taps than positions.
+        let taps = if i.b % 4 < 2 || n == channels as usize { 1 } else { 2 };
         let inner = channels as usize / if transposed { 1 } else { groups as usize };
         let sizes = if transposed { [inner, 4 / groups as usize, taps] } else { [4, inner, taps] };
         let w = self.weight(DType::F32, &sizes)?;
