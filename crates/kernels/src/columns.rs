@@ -251,7 +251,6 @@ impl<R: Source> Kernel for Task<'_, R> {
         }
         for first in self.rows.clone().step_by(PANEL) {
             let rows = first..self.rows.end.min(first + PANEL);
-            sums.fill([0.0; WIDTH]);
             for k in (0..depth).step_by(DEPTH) {
                 let taken = DEPTH.min(depth - k);
                 for (row, out) in rows.clone().zip(block.chunks_mut(STRIDE)) {
@@ -261,7 +260,8 @@ impl<R: Source> Kernel for Task<'_, R> {
                 let rows = rows.len();
                 let (lanes, words) = (self.columns.len(), (depth, k, taken));
                 let panels = &packed[..];
-                Tiles { panels, lanes, words, block, steps: (STRIDE, 1), rows, sums }.run(s);
+                let steps = (STRIDE, 1);
+                Tiles { panels, lanes, words, block, steps, rows, fresh: k == 0, sums }.run(s);
             }
             self.write(rows, sums);
         }

@@ -54,7 +54,6 @@ impl Gemm<'_> {
         for first in (0..panels).step_by(PANELS) {
             let panels = first..panels.min(first + PANELS);
             let sums = &mut sums[..panels.len() * PANEL];
-            sums.fill([0.0; WIDTH]);
             for k in (0..depth).step_by(DEPTH) {
                 let taken = DEPTH.min(depth - k);
                 self.left.fill(pool, kind, self.rows, (k, taken), block);
@@ -66,6 +65,7 @@ impl Gemm<'_> {
                     block,
                     steps: (row, column),
                     rows: self.rows.1,
+                    fresh: k == 0,
                     sums,
                 };
                 match kind {
@@ -149,7 +149,7 @@ impl Write<'_> {
     }
 }
 
-/// All tiles of a block: `sums[panels, PANEL, WIDTH] += block · panels`.
+/// All tiles of a block: `sums[panels, PANEL, WIDTH] += block · panels`, or `=` if they are fresh.
 pub(crate) struct Tiles<'a> {
     pub(crate) panels: &'a [[f32; WIDTH]],
     /// Lanes that are used.
@@ -160,6 +160,8 @@ pub(crate) struct Tiles<'a> {
     /// Where the words of the block lie: [`Left::steps`].
     pub(crate) steps: (usize, usize),
     pub(crate) rows: usize,
+    /// As in [`Tile`].
+    pub(crate) fresh: bool,
     pub(crate) sums: &'a mut [[f32; WIDTH]],
 }
 
@@ -169,13 +171,13 @@ impl Tiles<'_> {
     #[inline(always)]
     fn single<S: Simd>(self, s: S) {
         let (words, first, count) = self.words;
-        let (row, column) = self.steps;
+        let ((row, column), fresh) = (self.steps, self.fresh);
         for (p, sums) in self.sums.chunks_mut(PANEL).enumerate() {
             let x = &self.panels[p * words + first..][..count];
             let vectors = (self.lanes - p * WIDTH).div_ceil(LANES).min(2);
             for r in (0..self.rows).step_by(S::TILE) {
                 let (w, sums) = (&self.block[r * row..], &mut sums[r..]);
-                s.tile(Tile { x, w, row, column, sums }, vectors);
+                s.tile(Tile { x, w, row, column, fresh, sums }, vectors);
             }
         }
     }
@@ -184,13 +186,13 @@ impl Tiles<'_> {
     #[inline(always)]
     pub(crate) fn each(self, size: usize, mut tile: impl FnMut(Tile<'_>, usize)) {
         let (words, first, count) = self.words;
-        let (row, column) = self.steps;
+        let ((row, column), fresh) = (self.steps, self.fresh);
         for (p, sums) in self.sums.chunks_mut(PANEL).enumerate() {
             let x = &self.panels[p * words + first..][..count];
             let vectors = (self.lanes - p * WIDTH).div_ceil(LANES).min(2);
             for r in (0..self.rows).step_by(size) {
                 let (w, sums) = (&self.block[r * row..], &mut sums[r..]);
-                tile(Tile { x, w, row, column, sums }, vectors);
+                tile(Tile { x, w, row, column, fresh, sums }, vectors);
             }
         }
     }
@@ -215,6 +217,8 @@ pub(crate) struct Tile<'a> {
     pub(crate) w: &'a [f32],
     pub(crate) row: usize,
     pub(crate) column: usize,
+    /// What the sums hold is overwritten.
+    pub(crate) fresh: bool,
     pub(crate) sums: &'a mut [[f32; WIDTH]],
 }
 
@@ -222,13 +226,20 @@ impl Tile<'_> {
     /// `R` rows and `V` vectors of columns from vector `first` on.
     #[inline(always)]
     pub(crate) fn add<S: Simd, const R: usize, const V: usize>(&mut self, s: S, first: usize) {
-        let Some(last) = self.x.len().checked_sub(1) else { return };
+        let Some(last) = self.x.len().checked_sub(1) else {
+            if self.fresh {
+                self.sums[..R].fill([0.0; WIDTH]);
+            }
+            return;
+        };
         assert!((R - 1) * self.row + last * self.column < self.w.len(), "weights are too short");
         let out = &mut self.sums[..R];
         let mut sums = [[s.splat(0.0); V]; R];
-        for r in 0..R {
-            for v in 0..V {
-                sums[r][v] = s.load(vector(&out[r], first + v));
+        if !self.fresh {
+            for r in 0..R {
+                for v in 0..V {
+                    sums[r][v] = s.load(vector(&out[r], first + v));
+                }
             }
         }
         for (k, x) in self.x.iter().enumerate() {

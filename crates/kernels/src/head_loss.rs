@@ -8,7 +8,7 @@ use tensor::DType;
 use crate::arch::{Kernel, Simd};
 use crate::columns::{columns, matmul_turned};
 use crate::convert::decode;
-use crate::math::{ExpBelow, Map, fold, greatest, tanh, update};
+use crate::math::{ExpBelow, Map, greatest, sum_of_exp, tanh, update};
 use crate::panel::PANEL;
 use crate::scratch::Scratch;
 use crate::share::{Shared, row_chunks};
@@ -272,10 +272,7 @@ impl Kernel for Look<'_> {
             update(s, self.logits, &SoftCap { cap });
         }
         let max = greatest(s, self.logits).max(self.seen.max);
-        let f = ExpBelow { max };
-        let lowest = f32::NEG_INFINITY;
-        let add = |sum: S::V, v: S::V| s.add(sum, f.of(s, v));
-        let sum = s.sum(fold(s, self.logits, lowest, s.splat(0.0), add));
+        let sum = sum_of_exp(s, self.logits, max);
         let before = self.seen.sum * f64::from(self.seen.max - max).exp();
         let before = if self.seen.sum == 0.0 { 0.0 } else { before };
         (self.seen.max, self.seen.sum) = (max, before + f64::from(sum));

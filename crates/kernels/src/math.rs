@@ -89,26 +89,55 @@ pub(crate) fn update<S: Simd>(s: S, x: &mut [f32], f: &impl Map) {
     }
 }
 
+/// A step of a fold; no closure, as a [`Map`].
+pub(crate) trait Fold {
+    fn of<S: Simd>(&self, s: S, sum: S::V, v: S::V) -> S::V;
+}
+
 /// Folds `x` into a vector, 16 at a time, the last ones padded with `pad`.
 #[inline(always)]
-pub(crate) fn fold<S: Simd>(
-    s: S,
-    x: &[f32],
-    pad: f32,
-    start: S::V,
-    f: impl Fn(S::V, S::V) -> S::V,
-) -> S::V {
+pub(crate) fn fold<S: Simd>(s: S, x: &[f32], pad: f32, start: S::V, f: &impl Fold) -> S::V {
     let (whole, rest) = x.as_chunks::<LANES>();
     let mut sum = start;
     for x in whole {
-        sum = f(sum, s.load(x));
+        sum = f.of(s, sum, s.load(x));
     }
     if !rest.is_empty() {
         let mut padded = [pad; LANES];
         padded[..rest.len()].copy_from_slice(rest);
-        sum = f(sum, s.load(&padded));
+        sum = f.of(s, sum, s.load(&padded));
     }
     sum
+}
+
+struct Sum;
+
+impl Fold for Sum {
+    #[inline(always)]
+    fn of<S: Simd>(&self, s: S, sum: S::V, v: S::V) -> S::V {
+        s.add(sum, v)
+    }
+}
+
+/// The sum of all elements.
+#[inline(always)]
+pub(crate) fn sum<S: Simd>(s: S, x: &[f32]) -> f32 {
+    s.sum(fold(s, x, 0.0, s.splat(0.0), &Sum))
+}
+
+struct SumOfSquares;
+
+impl Fold for SumOfSquares {
+    #[inline(always)]
+    fn of<S: Simd>(&self, s: S, sum: S::V, v: S::V) -> S::V {
+        s.fma(v, v, sum)
+    }
+}
+
+/// The sum of the squares of all elements.
+#[inline(always)]
+pub(crate) fn sum_of_squares<S: Simd>(s: S, x: &[f32]) -> f32 {
+    s.sum(fold(s, x, 0.0, s.splat(0.0), &SumOfSquares))
 }
 
 /// `e^(x - max)`: the weights of a softmax before they are divided by their sum.
@@ -123,12 +152,34 @@ impl Map for ExpBelow {
     }
 }
 
+impl Fold for ExpBelow {
+    /// Adds what the map makes of `v`.
+    #[inline(always)]
+    fn of<S: Simd>(&self, s: S, sum: S::V, v: S::V) -> S::V {
+        s.add(sum, Map::of(self, s, v))
+    }
+}
+
+/// `Σ e^(x - max)`.
+#[inline(always)]
+pub(crate) fn sum_of_exp<S: Simd>(s: S, x: &[f32], max: f32) -> f32 {
+    s.sum(fold(s, x, f32::NEG_INFINITY, s.splat(0.0), &ExpBelow { max }))
+}
+
+struct Greatest;
+
+impl Fold for Greatest {
+    #[inline(always)]
+    fn of<S: Simd>(&self, s: S, sum: S::V, v: S::V) -> S::V {
+        s.max(v, sum)
+    }
+}
+
 /// The greatest element; NaN never wins.
 #[inline(always)]
 pub(crate) fn greatest<S: Simd>(s: S, x: &[f32]) -> f32 {
     let lowest = f32::NEG_INFINITY;
-    let lanes = fold(s, x, lowest, s.splat(lowest), |m, v| s.max(v, m));
     let mut out = [0f32; LANES];
-    s.store(lanes, &mut out);
+    s.store(fold(s, x, lowest, s.splat(lowest), &Greatest), &mut out);
     out.into_iter().fold(lowest, f32::max)
 }

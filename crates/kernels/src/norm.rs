@@ -2,7 +2,7 @@
 
 use crate::Pool;
 use crate::arch::{Kernel, LANES, Simd};
-use crate::math::{ExpBelow, fold, greatest, update};
+use crate::math::{ExpBelow, greatest, sum, sum_of_squares, update};
 use crate::scratch::Scratch;
 use crate::share::{Shared, row_chunks};
 
@@ -77,8 +77,7 @@ impl Kernel for RmsNormGrad<'_> {
         self.sum.fill(0.0);
         let rows = self.x.chunks_exact(dim).zip(self.grad.chunks_exact(dim));
         for ((x, grad), out) in rows.zip(self.out.chunks_exact_mut(dim)) {
-            let squares = fold(s, x, 0.0, s.splat(0.0), |sum, v| s.fma(v, v, sum));
-            let r = 1.0 / (s.sum(squares) / dim as f32 + self.eps).sqrt();
+            let r = 1.0 / (sum_of_squares(s, x) / dim as f32 + self.eps).sqrt();
             out.iter_mut().zip(grad.iter().zip(self.weight)).for_each(|(o, (g, w))| *o = g * w);
             let (whole, rest) = out.as_chunks::<LANES>();
             let (x_whole, x_rest) = x.as_chunks::<LANES>();
@@ -154,8 +153,7 @@ impl Kernel for RmsNorm<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let squares = fold(s, self.x, 0.0, s.splat(0.0), |sum, v| s.fma(v, v, sum));
-        let r = 1.0 / (s.sum(squares) / self.x.len() as f32 + self.eps).sqrt();
+        let r = 1.0 / (sum_of_squares(s, self.x) / self.x.len() as f32 + self.eps).sqrt();
         self.out.iter_mut().zip(self.x).for_each(|(o, x)| *o = x * r);
         if let Some(weight) = self.weight {
             self.out.iter_mut().zip(weight).for_each(|(o, w)| *o *= w);
@@ -176,10 +174,9 @@ impl Kernel for LayerNorm<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let n = self.x.len() as f32;
-        let mean = s.sum(fold(s, self.x, 0.0, s.splat(0.0), |sum, v| s.add(sum, v))) / n;
+        let mean = sum(s, self.x) / n;
         self.out.iter_mut().zip(self.x).for_each(|(o, x)| *o = x - mean);
-        let squares = fold(s, self.out, 0.0, s.splat(0.0), |sum, v| s.fma(v, v, sum));
-        let r = 1.0 / (s.sum(squares) / n + self.eps).sqrt();
+        let r = 1.0 / (sum_of_squares(s, self.out) / n + self.eps).sqrt();
         self.out.iter_mut().for_each(|o| *o *= r);
         if let Some(weight) = self.weight {
             self.out.iter_mut().zip(weight).for_each(|(o, w)| *o *= w);
@@ -201,7 +198,7 @@ impl Kernel for Softmax<'_> {
     fn run<S: Simd>(self, s: S) {
         self.out.copy_from_slice(self.x);
         update(s, self.out, &ExpBelow { max: greatest(s, self.x) });
-        let sum = s.sum(fold(s, self.out, 0.0, s.splat(0.0), |sum, v| s.add(sum, v)));
+        let sum = sum(s, self.out);
         self.out.iter_mut().for_each(|o| *o /= sum);
     }
 }

@@ -33,17 +33,16 @@ pub(super) unsafe fn along(x: &[f32], out: &mut [f32]) {
 /// The words of numbers beside each other: `out[i]` is `x[i]` and `next[i]`.
 ///
 /// # Safety
-/// The processor must have AVX-512 F and BF16.
-#[target_feature(enable = "avx512f,avx512bf16")]
+/// The processor must have AVX-512 F, BW and BF16.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 pub(super) unsafe fn across(x: &[f32], next: &[f32], out: &mut [f32]) {
+    // Word i is numbers i and 16 + i of the 32.
+    let words: [i32; LANES] = std::array::from_fn(|i| ((16 + i) << 16 | i) as i32);
+    // SAFETY: 64 bytes are readable.
+    let order = unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
     let both = x.as_chunks::<LANES>().0.iter().zip(next.as_chunks::<LANES>().0);
     for ((x, next), out) in both.zip(out.as_chunks_mut::<LANES>().0) {
-        let halves = convert_two(next, x);
-        // Word i is numbers i and 16 + i of the 32.
-        let low = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(halves));
-        let high = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64::<1>(halves));
-        let words = _mm512_or_si512(low, _mm512_slli_epi32::<16>(high));
-        store(words, out);
+        store(_mm512_permutexvar_epi16(order, convert_two(next, x)), out);
     }
 }
 
@@ -102,10 +101,12 @@ fn vectors_of<const ROW: usize, const COLUMN: usize, const V: usize>(tile: Tile<
     assert!((ROWS - 1) * ROW + last * COLUMN < tile.w.len(), "weights are too short");
     let out = &mut tile.sums[..ROWS];
     let mut sums = [[_mm512_setzero_ps(); V]; ROWS];
-    for r in 0..ROWS {
-        for v in 0..V {
-            // SAFETY: a row of sums has two vectors, and `V` is at most 2.
-            sums[r][v] = unsafe { _mm512_loadu_ps(out[r].as_ptr().add(v * LANES)) };
+    if !tile.fresh {
+        for r in 0..ROWS {
+            for v in 0..V {
+                // SAFETY: a row of sums has two vectors, and `V` is at most 2.
+                sums[r][v] = unsafe { _mm512_loadu_ps(out[r].as_ptr().add(v * LANES)) };
+            }
         }
     }
     for (k, x) in tile.x.iter().enumerate() {

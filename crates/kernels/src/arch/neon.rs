@@ -71,7 +71,9 @@ impl Simd for Neon {
     #[inline(always)]
     fn tile(self, tile: Tile<'_>, vectors: usize) {
         let mut tile = tile;
-        (0..vectors).for_each(|v| tile.add::<Self, 6, 1>(self, v));
+        for v in 0..vectors {
+            tile.add::<Self, 6, 1>(self, v);
+        }
     }
 
     #[inline(always)]

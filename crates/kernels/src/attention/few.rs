@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::{Attention, SPAN, SoftCap, vector};
 use crate::arch::{Kernel, LANES, Simd};
-use crate::math::{ExpBelow, fold, greatest, update};
+use crate::math::{ExpBelow, greatest, sum, update};
 use crate::scratch::Scratch;
 
 /// The group of query heads of cache head `head` at query `t` over the visible ones of `slots`, at
@@ -87,7 +87,7 @@ impl Span<'_> {
             let max = greatest(s, scores);
             update(s, scores, &ExpBelow { max });
             out[0] = max;
-            out[1] = s.sum(fold(s, scores, 0.0, s.splat(0.0), |sum, v| s.add(sum, v)));
+            out[1] = sum(s, scores);
         }
         for v in 0..vectors {
             let mut sums = [s.splat(0.0); R];

@@ -166,19 +166,18 @@ impl Kernel for Head<'_> {
             let seen = seen.start / S::TILE * S::TILE..seen.end;
             let whole = seen.start..seen.end.next_multiple_of(S::TILE);
             for (x, w, out) in [(&*l.q, &*k, &mut *l.p), (&*l.g, &*v, &mut *l.d)] {
-                out[whole.clone()].fill([0.0; WIDTH]);
                 for slot in seen.clone().step_by(S::TILE) {
                     let (w, sums) = (&w[slot * stride..], &mut out[slot..]);
-                    s.tile(Tile { x, w, row: stride, column: 1, sums }, 2);
+                    s.tile(Tile { x, w, row: stride, column: 1, fresh: true, sums }, 2);
                 }
             }
             self.weights(s, seen.clone(), &mut l);
             l.p[seen.end..whole.end].fill([0.0; WIDTH]);
             l.d[seen.end..whole.end].fill([0.0; WIDTH]);
-            l.by_q.fill([0.0; WIDTH]);
             for row in (0..rows).step_by(S::TILE) {
                 let (w, sums) = (&k[seen.start * stride + row..], &mut l.by_q[row..]);
-                s.tile(Tile { x: &l.d[seen.clone()], w, row: 1, column: stride, sums }, 2);
+                let x = &l.d[seen.clone()];
+                s.tile(Tile { x, w, row: 1, column: stride, fresh: true, sums }, 2);
             }
             self.write_queries(lanes, l.by_q);
             for (x, w, by) in [(&*l.g_rows, &*l.p, &mut *by_v), (&*l.q_rows, &*l.d, &mut *by_k)] {
@@ -186,7 +185,7 @@ impl Kernel for Head<'_> {
                     let vectors = (dim - panel * WIDTH).div_ceil(LANES).min(2);
                     for slot in seen.clone().step_by(S::TILE) {
                         let (w, sums) = (w[slot..].as_flattened(), &mut by[slot..]);
-                        s.tile(Tile { x, w, row: WIDTH, column: 1, sums }, vectors);
+                        s.tile(Tile { x, w, row: WIDTH, column: 1, fresh: false, sums }, vectors);
                     }
                 }
             }

@@ -57,10 +57,10 @@ impl Kernel for Block<'_> {
         for first in slots.clone().step_by(SLOTS) {
             let taken = first..slots.end.min(first + SLOTS);
             copy_rows(s, keys, self.head, taken.clone(), cache, stride);
-            scores.fill([0.0; WIDTH]);
             for (slot, scores) in scores.chunks_mut(S::TILE).enumerate() {
                 let w = &cache[slot * S::TILE * stride..];
-                s.tile(Tile { x: queries, w, row: stride, column: 1, sums: scores }, 2);
+                let sums = scores;
+                s.tile(Tile { x: queries, w, row: stride, column: 1, fresh: true, sums }, 2);
             }
             let scores = &mut scores[..taken.len()];
             let shrink = softmax.weights(s, self.args, first, scores);
@@ -72,7 +72,7 @@ impl Kernel for Block<'_> {
             copy_rows(s, &self.args.values, self.head, taken, cache, stride);
             for (row, sums) in sums.chunks_mut(S::TILE).enumerate() {
                 let w = &cache[row * S::TILE..];
-                s.tile(Tile { x: scores, w, row: 1, column: stride, sums }, 2);
+                s.tile(Tile { x: scores, w, row: 1, column: stride, fresh: false, sums }, 2);
             }
         }
         self.write(s, &softmax, &sums[..keys.dim]);
