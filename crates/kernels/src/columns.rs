@@ -260,8 +260,7 @@ impl<R: Source> Kernel for Task<'_, R> {
                 let rows = rows.len();
                 let (lanes, words) = (self.columns.len(), (depth, k, taken));
                 let panels = &packed[..];
-                let steps = (STRIDE, 1);
-                Tiles { panels, lanes, words, block, steps, rows, fresh: k == 0, sums }.run(s);
+                Tiles { panels, lanes, words, block, rows, fresh: k == 0, sums }.run(s);
             }
             self.write(rows, sums);
         }

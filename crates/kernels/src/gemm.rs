@@ -57,13 +57,11 @@ impl Gemm<'_> {
             for k in (0..depth).step_by(DEPTH) {
                 let taken = DEPTH.min(depth - k);
                 self.left.fill(pool, kind, self.rows, (k, taken), block);
-                let (row, column) = self.left.steps();
                 let tiles = Tiles {
                     panels: &self.right.panels[panels.start * words..panels.end * words],
                     lanes: self.right.lanes - first * WIDTH,
                     words: (words, kind.count(k), kind.count(taken)),
                     block,
-                    steps: (row, column),
                     rows: self.rows.1,
                     fresh: k == 0,
                     sums,
@@ -156,9 +154,8 @@ pub(crate) struct Tiles<'a> {
     pub(crate) lanes: usize,
     /// Words of a panel, the first that is taken, and how many are.
     pub(crate) words: (usize, usize, usize),
+    /// Words `[PANEL, STRIDE]`.
     pub(crate) block: &'a [f32],
-    /// Where the words of the block lie: [`Left::steps`].
-    pub(crate) steps: (usize, usize),
     pub(crate) rows: usize,
     /// As in [`Tile`].
     pub(crate) fresh: bool,
@@ -166,47 +163,28 @@ pub(crate) struct Tiles<'a> {
 }
 
 impl Tiles<'_> {
-    /// As [`Tiles::each`] with the tiles of single precision. Not by a closure: that would be compiled
-    /// without the instruction set of `s`.
+    /// The tiles of `size` rows, each with the number of vectors of its lanes that are used.
     #[inline(always)]
-    fn single<S: Simd>(self, s: S) {
-        let (words, first, count) = self.words;
-        let ((row, column), fresh) = (self.steps, self.fresh);
-        for (p, sums) in self.sums.chunks_mut(PANEL).enumerate() {
-            let x = &self.panels[p * words + first..][..count];
-            let vectors = (self.lanes - p * WIDTH).div_ceil(LANES).min(2);
-            for r in (0..self.rows).step_by(S::TILE) {
-                let (w, sums) = (&self.block[r * row..], &mut sums[r..]);
-                s.tile(Tile { x, w, row, column, fresh, sums }, vectors);
-            }
-        }
-    }
-
-    /// Calls `tile` with each tile of `size` rows and its number of vectors.
-    #[inline(always)]
-    pub(crate) fn each(self, size: usize, mut tile: impl FnMut(Tile<'_>, usize)) {
-        let (words, first, count) = self.words;
-        let ((row, column), fresh) = (self.steps, self.fresh);
-        for (p, sums) in self.sums.chunks_mut(PANEL).enumerate() {
-            let x = &self.panels[p * words + first..][..count];
-            let vectors = (self.lanes - p * WIDTH).div_ceil(LANES).min(2);
-            for r in (0..self.rows).step_by(size) {
-                let (w, sums) = (&self.block[r * row..], &mut sums[r..]);
-                tile(Tile { x, w, row, column, fresh, sums }, vectors);
-            }
-        }
+    pub(crate) fn each(&mut self, size: usize) -> impl Iterator<Item = (Tile<'_>, usize)> {
+        let ((words, first, count), fresh) = (self.words, self.fresh);
+        let (panels, lanes, block, rows) = (self.panels, self.lanes, self.block, self.rows);
+        self.sums.chunks_mut(PANEL).enumerate().flat_map(move |(p, sums)| {
+            let x = &panels[p * words + first..][..count];
+            let vectors = (lanes - p * WIDTH).div_ceil(LANES).min(2);
+            sums.chunks_mut(size).zip((0..rows).step_by(size)).map(move |(sums, r)| {
+                let w = &block[r * STRIDE..];
+                (Tile { x, w, row: STRIDE, column: 1, fresh, sums }, vectors)
+            })
+        })
     }
 }
 
 impl Kernel for Tiles<'_> {
     type Output = ();
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        // Steps that the compiler knows become part of the addresses.
-        if self.steps == (STRIDE, 1) {
-            Tiles { steps: (STRIDE, 1), ..self }.single(s);
-        } else {
-            Tiles { steps: (1, PANEL), ..self }.single(s);
+    fn run<S: Simd>(mut self, s: S) {
+        for (tile, vectors) in self.each(S::TILE) {
+            s.tile(tile, vectors);
         }
     }
 }

@@ -281,15 +281,8 @@ impl Left<'_> {
         }
     }
 
-    /// Where word `k` of row `r` lies in a block: at `r * row + k * column`.
-    pub(crate) fn steps(&self) -> (usize, usize) {
-        match self {
-            Left::Rows(_) => (STRIDE, 1),
-            Left::Columns { .. } => (1, PANEL),
-        }
-    }
-
-    /// Fills a block with the words of `count` rows from `first`, and of `depth` numbers from `k`.
+    /// Fills a block with the words of `count` rows from `first`, and of `depth` numbers from `k`; those of
+    /// a row are [`STRIDE`] after those of the row before.
     pub(crate) fn fill(
         &self,
         pool: &Pool,
@@ -325,7 +318,7 @@ impl Left<'_> {
             }
             Left::Columns { x, rows } => {
                 let x = &x[k * rows..(k + depth) * rows];
-                isa.run(Across { isa, x, rows, first, count, kind, out: block.as_chunks_mut().0 });
+                isa.run(Across { isa, x, rows, first, count, kind, out: block });
             }
         }
     }
@@ -345,7 +338,7 @@ impl Kernel for Along<'_> {
     }
 }
 
-/// Columns `first..first + count` of `x[k, rows]`, each word's beside each other.
+/// Columns `first..first + count` of `x[k, rows]`, as rows of a block.
 struct Across<'a> {
     isa: Isa,
     x: &'a [f32],
@@ -353,22 +346,35 @@ struct Across<'a> {
     first: usize,
     count: usize,
     kind: Words,
-    out: &'a mut [[f32; PANEL]],
+    out: &'a mut [f32],
 }
 
 impl Kernel for Across<'_> {
     type Output = ();
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
+    fn run<S: Simd>(self, s: S) {
         let (mut now, mut next) = ([0f32; PANEL], [0f32; PANEL]);
         let step = self.kind.numbers();
-        for (x, out) in self.x.chunks(step * self.rows).zip(self.out) {
-            let mut rows = x.chunks_exact(self.rows).map(|row| &row[self.first..][..self.count]);
-            let (x, y) = (rows.next().unwrap_or_default(), rows.next().unwrap_or_default());
-            let x = whole(x, &mut now);
-            match self.kind {
-                Words::Pairs => self.isa.pairs_across(x, whole(y, &mut next), out),
-                Words::Single | Words::Rounded => self.kind.across(x, out),
+        let mut words = [[0f32; PANEL]; LANES];
+        for (w, x) in self.x.chunks(LANES * step * self.rows).enumerate() {
+            for (x, out) in x.chunks(step * self.rows).zip(&mut words) {
+                let mut rows = x.chunks_exact(self.rows).map(|r| &r[self.first..][..self.count]);
+                let (x, y) = (rows.next().unwrap_or_default(), rows.next().unwrap_or_default());
+                let x = whole(x, &mut now);
+                match self.kind {
+                    Words::Pairs => self.isa.pairs_across(x, whole(y, &mut next), out),
+                    Words::Single | Words::Rounded => self.kind.across(x, out),
+                }
+            }
+            // Of the last words, those past the end are of an earlier block, and not read.
+            for (part, out) in self.out.chunks_mut(LANES * STRIDE).enumerate() {
+                let mut vectors = [s.splat(0.0); LANES];
+                for (vector, row) in vectors.iter_mut().zip(&words) {
+                    *vector = s.load(&row.as_chunks().0[part]);
+                }
+                for (out, v) in out.chunks_mut(STRIDE).zip(s.transpose(vectors)) {
+                    s.store(v, &mut out.as_chunks_mut().0[w]);
+                }
             }
         }
     }

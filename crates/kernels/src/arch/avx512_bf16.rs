@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 
 use super::LANES;
 use crate::gemm::{Tile, Tiles};
-use crate::panel::{PANEL, STRIDE};
+use crate::panel::STRIDE;
 
 /// The words of numbers that follow each other: `out[i]` is `x[2 i]` and `x[2 i + 1]`, or zero past the end.
 ///
@@ -76,29 +76,16 @@ const ROWS: usize = 12;
 /// # Safety
 /// The processor must have AVX-512 F and BF16.
 #[target_feature(enable = "avx512f,avx512bf16")]
-pub(super) unsafe fn run(tiles: Tiles<'_>) {
-    // Steps that the compiler knows become part of the addresses.
-    if tiles.steps == (STRIDE, 1) {
-        tiles.each(ROWS, |tile, vectors| add::<STRIDE, 1>(tile, vectors));
-    } else {
-        let tiles = Tiles { steps: (1, PANEL), ..tiles };
-        tiles.each(ROWS, |tile, vectors| add::<1, PANEL>(tile, vectors));
+pub(super) unsafe fn run(mut tiles: Tiles<'_>) {
+    for (tile, vectors) in tiles.each(ROWS) {
+        if vectors == 2 { add::<2>(tile) } else { add::<1>(tile) }
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bf16")]
-fn add<const ROW: usize, const COLUMN: usize>(tile: Tile<'_>, vectors: usize) {
-    if vectors == 2 {
-        vectors_of::<ROW, COLUMN, 2>(tile)
-    } else {
-        vectors_of::<ROW, COLUMN, 1>(tile)
-    }
-}
-
-#[target_feature(enable = "avx512f,avx512bf16")]
-fn vectors_of<const ROW: usize, const COLUMN: usize, const V: usize>(tile: Tile<'_>) {
+fn add<const V: usize>(tile: Tile<'_>) {
     let Some(last) = tile.x.len().checked_sub(1) else { return };
-    assert!((ROWS - 1) * ROW + last * COLUMN < tile.w.len(), "weights are too short");
+    assert!((ROWS - 1) * STRIDE + last < tile.w.len(), "weights are too short");
     let out = &mut tile.sums[..ROWS];
     let mut sums = [[_mm512_setzero_ps(); V]; ROWS];
     if !tile.fresh {
@@ -117,7 +104,7 @@ fn vectors_of<const ROW: usize, const COLUMN: usize, const V: usize>(tile: Tile<
         }
         for r in 0..ROWS {
             // SAFETY: `r < ROWS` and `k <= last`, so the index is at most the one asserted above.
-            let w = _mm512_set1_ps(unsafe { *tile.w.get_unchecked(r * ROW + k * COLUMN) });
+            let w = _mm512_set1_ps(unsafe { *tile.w.get_unchecked(r * STRIDE + k) });
             for v in 0..V {
                 // SAFETY: both are 64 bytes of which every pattern is valid.
                 let [w, x] =
