@@ -127,13 +127,13 @@ fn peak(isa: Isa) -> Option<f64> {
     chains!(avx512, "avx512f", _mm512_set1_ps, _mm512_fmadd_ps);
     chains!(avx2, "avx2,fma", _mm256_set1_ps, _mm256_fmadd_ps);
     let lanes = match isa {
-        Isa::Avx512 => 16,
+        Isa::Avx512 | Isa::Amx => 16,
         Isa::Avx2 => 8,
         _ => return None,
     };
     let (_, core) = times(3, || match isa {
         // SAFETY: the caller passes an instruction set that is available.
-        Isa::Avx512 => unsafe { avx512() },
+        Isa::Avx512 | Isa::Amx => unsafe { avx512() },
         // SAFETY: as above.
         _ => unsafe { avx2() },
     });

@@ -13,6 +13,8 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, BW, VL, DQ, besides all of AVX2.
     Avx512,
+    /// AVX-512 with BF16, and AMX for products of bfloat16.
+    Amx,
 }
 
 impl Isa {
@@ -26,7 +28,7 @@ impl Isa {
     pub fn available() -> &'static [Isa] {
         static ALL: OnceLock<Vec<Isa>> = OnceLock::new();
         ALL.get_or_init(|| {
-            [Isa::Portable, Isa::Neon, Isa::Avx2, Isa::Avx512]
+            [Isa::Portable, Isa::Neon, Isa::Avx2, Isa::Avx512, Isa::Amx]
                 .into_iter()
                 .filter(|i| i.runs_here())
                 .collect()
@@ -51,8 +53,10 @@ impl Isa {
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512dq")
             }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => Isa::Avx512.runs_here() && Isa::has_tiles(),
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512 => false,
+            Isa::Avx2 | Isa::Avx512 | Isa::Amx => false,
         }
     }
 }

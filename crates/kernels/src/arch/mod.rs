@@ -15,6 +15,8 @@ use crate::Isa;
 use crate::gemm::{Tile, Tiles};
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -140,7 +142,7 @@ impl Isa {
         match self {
             // SAFETY: a pool, and so a kernel, only gets an instruction set that was detected.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => unsafe { avx512::run(kernel) },
+            Isa::Avx512 | Isa::Amx => unsafe { avx512::run(kernel) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { avx2::run(kernel) },
@@ -153,11 +155,19 @@ impl Isa {
 
     /// Whether the processor adds products of bfloat16 pairs in one instruction.
     pub(crate) fn has_pairs(self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        if self == Isa::Avx512 {
-            return is_x86_feature_detected!("avx512bf16");
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => is_x86_feature_detected!("avx512bf16"),
+            Isa::Amx => true,
+            _ => false,
         }
-        false
+    }
+
+    /// Whether this is a processor with AVX-512 and AMX for bfloat16, and they work.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn has_tiles() -> bool {
+        // SAFETY: asked in this order.
+        Isa::Avx512.has_pairs() && amx::granted() && unsafe { amx::works() }
     }
 
     /// Runs tiles whose words are pairs, which only an instruction set that [`Isa::has_pairs`] packs.
@@ -166,7 +176,7 @@ impl Isa {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: just asserted.
         unsafe {
-            avx512_bf16::run(tiles);
+            if self == Isa::Amx { amx::run(tiles) } else { avx512_bf16::run(tiles) }
         }
         #[cfg(not(target_arch = "x86_64"))]
         drop(tiles);
