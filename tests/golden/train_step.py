@@ -1,8 +1,8 @@
-"""Times a training step in PyTorch and in Rigel in turns: forward and backward of Stories110M's dimensions.
+"""Times a training step in PyTorch and in Rigel in turns: forward, backward and AdamW of Stories110M's dimensions.
 
     LD_PRELOAD=libtcmalloc_minimal.so.4 python train_step.py RIGEL [--sequences 4] [--rounds 5] [PEER ...]
 
-RIGEL is the built example `train_step` of crates/llm. Peers are torch-MATMUL-HOW and rigel-MATMUL, where MATMUL is
+RIGEL is the built example `train_step` of crates/train. Peers are torch-MATMUL-HOW and rigel-MATMUL, where MATMUL is
 fp32 or bf16 (autocast in PyTorch) and HOW is eager or compile; all by default. Each runs in a process of its own, which
 does one step for each line it is sent, so that only one works at a time. Printed for each: the median of the wall
 clock and of the time its threads had a core for, tokens a second by both, and the peak of its memory. On a machine
@@ -95,12 +95,16 @@ def torch_step(matmul, how, sequences, threads):
             nn.init.normal_(parameter, std=0.02)
     ids, targets = torch.randint(VOCAB, (2, sequences, TOKENS))
     run = torch.compile(model) if how == "compile" else model
+    rules = {"lr": 1e-4, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True, **rules)
 
     def step():
-        model.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cpu", torch.bfloat16, enabled=matmul == "bf16"):
             loss = run(ids, targets)
         loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
         return loss.item()
 
     return step

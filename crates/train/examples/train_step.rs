@@ -1,11 +1,12 @@
-//! Measures a training step on the CPU: the loss of Stories110M's dimensions with random weights, and its
-//! gradients by all weights.
+//! Measures a training step on the CPU: the loss of Stories110M's dimensions from random weights, its
+//! gradients by all weights, and AdamW.
 //!
-//! `cargo run --example train_step -- sequences=4 tokens=256 threads=2 matmul=bf16 steps=5`; with `lines`
-//! it does one step for each line that it reads and answers with seconds, the processor's seconds and the
-//! loss, for measurements in turns with something else (`tests/golden/train_step.py`). In the end it
-//! tells where the time went. The processor's seconds are those that its threads had a core for
-//! (Linux): on a machine that is shared they say more.
+//! `cargo run --release -p rigel-train --example train_step -- sequences=4 tokens=256 threads=2 matmul=bf16
+//! steps=5`; with `lines` it does one step for each line that it reads and answers with seconds, the
+//! processor's seconds and the loss, for measurements in turns with something else
+//! (`tests/golden/train_step.py`). In the end it tells what the time of forward and backward pass goes to,
+//! and what the processor can do. The processor's seconds are those that its threads had a core for (Linux):
+//! on a machine that is shared they say more.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -16,9 +17,11 @@ use std::time::{Duration, Instant};
 
 use cpu::{CpuBackend, CpuRunnable, Precision};
 use exec::{Runnable, Tensors};
+use llm::{Model, interface};
 use mil::{FunctionBuilder, Literal, OpKind, Opset, Program, TensorType};
-use passes::grad::{By, Request, differentiate};
-use rigel_llm::{Batch, Model, interface};
+use passes::grad::{By, Gradients, Request, differentiate};
+use rigel_train::data::Position;
+use rigel_train::{Batch, BatchSource, Config, Decay, OptimizerConfig, Rule, Schedule, Trainer};
 use serde_json::json;
 use tensor::{DType, Tensor};
 use testkit::seeded;
@@ -32,7 +35,28 @@ const SEED: u64 = 110;
 /// Rows and columns of the product that shows what the processor can do.
 const SQUARE: usize = 2048;
 
+/// Steps after which the kinds of operations are counted.
+const COUNTED: usize = 2;
+
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// The same batch for ever.
+struct Same(Batch);
+
+impl BatchSource for Same {
+    fn next_batch(&mut self) -> rigel_train::Result<Option<Batch>> {
+        Ok(Some(self.0.clone()))
+    }
+    fn is_endless(&self) -> bool {
+        true
+    }
+    fn position(&self) -> Position {
+        Position::default()
+    }
+    fn seek(&mut self, _: &Position) -> rigel_train::Result<()> {
+        Ok(())
+    }
+}
 
 /// Writes the model into `dir` as Hugging Face has it.
 fn write(dir: &Path) -> Result<()> {
@@ -137,13 +161,29 @@ fn roof(backend: &CpuBackend) -> Result<()> {
     Ok(())
 }
 
+/// Runs forward and backward pass, and prints the time of each kind of operation.
+fn phases(backend: &CpuBackend, gradients: &Gradients, inputs: &Tensors) -> Result<()> {
+    let mut runnable = backend.prepare_plans(&gradients.program)?;
+    for fallback in runnable.fallbacks().iter().filter(|f| f.function == gradients.function) {
+        println!("interpreted: {fallback:?}");
+    }
+    let mut state = runnable.new_state()?;
+    runnable.run(&gradients.function, inputs, &mut state)?;
+    runnable.time_steps();
+    for _ in 0..COUNTED {
+        runnable.run(&gradients.function, inputs, &mut state)?;
+    }
+    report(&runnable);
+    Ok(())
+}
+
 /// Prints the time of each kind of step.
-fn report(runnable: &CpuRunnable, steps: usize) {
+fn report(runnable: &CpuRunnable) {
     let mut kinds: BTreeMap<String, (f64, usize)> = BTreeMap::new();
     for step in runnable.step_times() {
         let how = if step.native { "" } else { " (interpreted)" };
         let kind = kinds.entry(format!("{}{how}", step.kind.name())).or_default();
-        kind.0 += step.time.as_secs_f64() / steps as f64;
+        kind.0 += step.time.as_secs_f64() / COUNTED as f64;
         kind.1 += 1;
     }
     let all: f64 = kinds.values().map(|(time, _)| time).sum();
@@ -163,7 +203,7 @@ fn main() -> Result<()> {
         Ok(option(name).map(|v| v.parse()).transpose()?.unwrap_or(default))
     };
     let (sequences, tokens) = (number("sequences", 4)?, number("tokens", 256)?);
-    let (threads, mut steps) = (number("threads", 2)?, number("steps", 5)?);
+    let (threads, steps) = (number("threads", 2)?, number("steps", 5)?);
     let precision = match option("matmul").as_deref() {
         None | Some("fp32") => Precision::Single,
         Some("bf16") => Precision::Bf16,
@@ -173,8 +213,7 @@ fn main() -> Result<()> {
     let dir = tempfile::tempdir()?;
     write(dir.path())?;
     let model = Model::load(dir.path())?;
-    let batch = Batch { sequences, tokens, documents: false };
-    let program = model.loss_program(batch)?;
+    let program = model.loss_program(llm::Batch { sequences, tokens, documents: false })?;
     let request = Request {
         function: interface::LOSS,
         loss: interface::LOSS,
@@ -183,19 +222,10 @@ fn main() -> Result<()> {
         scaled: false,
     };
     let gradients = differentiate(&program, &request)?;
-    let mut runnable = backend.prepare_plans(&gradients.program)?;
-    for fallback in runnable.fallbacks().iter().filter(|f| f.function == gradients.function) {
-        println!("interpreted: {fallback:?}");
-    }
-    for plan in runnable.plans().filter(|p| p.function == gradients.function) {
-        let megabytes = |bytes: usize| bytes as f64 / f64::from(1 << 20);
-        println!(
-            "{} steps, arena {:.0} MB ({:.0} unshared)",
-            plan.steps,
-            megabytes(plan.arena_bytes),
-            megabytes(plan.unshared_bytes)
-        );
-    }
+    drop(program);
+    drop(model);
+    let parameters = gradients.parameters.iter().filter_map(|p| p.ty.fixed_shape());
+    let parameters: usize = parameters.map(|s| s.iter().product::<usize>()).sum();
     let ids = |name: &str| -> Result<Tensor> {
         let values = seeded::tensor(SEED, name, sequences * tokens, 0.5);
         let values: Vec<i32> =
@@ -203,66 +233,77 @@ fn main() -> Result<()> {
         Ok(Tensor::from_slice(&[sequences, tokens], &values)?)
     };
     let positions: Vec<i32> = (0..tokens as i32).collect();
-    let mut inputs = Tensors::from([
+    let inputs = Tensors::from([
         (interface::IDS.to_owned(), ids("ids")?),
         (interface::TARGETS.to_owned(), ids("targets")?),
         (interface::POSITIONS.to_owned(), Tensor::from_slice(&[tokens], &positions)?),
     ]);
-    for parameter in &gradients.parameters {
-        let weight = parameter.weight.and_then(|id| program.weights.get(id));
-        let weight = weight.ok_or("a parameter without a weight")?;
-        // A copy, as a trainer has: not in the file.
-        let bytes = tensor::Bytes::copy_from(weight.tensor.bytes());
-        let copy = Tensor::new(weight.tensor.dtype(), weight.tensor.shape(), bytes)?;
-        inputs.insert(parameter.input.clone(), copy);
-    }
-    let mut state = runnable.new_state()?;
-    let mut step = |runnable: &mut CpuRunnable| {
-        timed(|| {
-            let outputs = runnable.run(&gradients.function, &inputs, &mut state)?;
-            Ok(outputs[interface::LOSS].as_slice::<f32>()?[0])
-        })
+    let rows = sequences * tokens;
+    let mut data = Same(Batch { inputs: inputs.clone(), tokens: rows, targets: rows });
+    let config = Config {
+        optimizer: OptimizerConfig {
+            rule: Rule::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8 },
+            weight_decay: 0.1,
+            decay_embeddings: true,
+            clip: Some(1.0),
+        },
+        schedule: Schedule {
+            peak: 1e-4,
+            warmup: 0,
+            total: 1000,
+            floor: 0.0,
+            decay: Decay::Constant,
+        },
+        accumulation: 1,
+        loss_scaling: None,
+        evaluate_every: None,
+        evaluate_batches: None,
+        early_stop: None,
     };
+    let mut trainer = Trainer::new(&backend, gradients.clone(), config, threads)?;
+    let mut step = || timed(|| Ok(trainer.step(&mut data)?));
     // The first one touches all memory.
-    step(&mut runnable)?;
-    runnable.time_steps();
+    step()?;
     let mut times = Vec::new();
     if arguments.iter().any(|a| a == "lines") {
         println!("ready");
         for line in stdin().lock().lines() {
             line?;
-            let (clock, processor, loss) = step(&mut runnable)?;
-            println!("{clock} {processor} {loss}");
-            times.push((clock, processor));
+            let (clock, processor, done) = step()?;
+            println!("{clock} {processor} {}", done.loss);
+            times.push((clock, processor, done.update_seconds));
         }
-        steps = times.len();
     } else {
         for _ in 0..steps {
-            let (clock, processor, loss) = step(&mut runnable)?;
-            println!("{clock:.3} s, {processor:.3} s of the processor, loss {loss}");
-            times.push((clock, processor));
+            let (clock, processor, done) = step()?;
+            println!("{clock:.3} s, {processor:.3} s of the processor, loss {}", done.loss);
+            times.push((clock, processor, done.update_seconds));
         }
     }
-    let median = |pick: fn(&(f64, f64)) -> f64| {
+    let median = |pick: fn(&(f64, f64, f64)) -> f64| {
         let mut all: Vec<f64> = times.iter().map(pick).collect();
         all.sort_by(f64::total_cmp);
         all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
     };
-    let (clock, processor) = (median(|t| t.0), median(|t| t.1));
-    let parameters = gradients.parameters.iter().filter_map(|p| p.ty.fixed_shape());
-    let parameters: usize = parameters.map(|s| s.iter().product::<usize>()).sum();
-    let rows = (sequences * tokens) as f64;
+    let (clock, processor, update) = (median(|t| t.0), median(|t| t.1), median(|t| t.2));
     // Six for each parameter and token, and the products of attention.
     let attention = 6.0 * 2.0 * (LAYERS * WIDTH * tokens) as f64;
-    let flops = rows * (6.0 * parameters as f64 + attention) / 1e9;
+    let flops = rows as f64 * (6.0 * parameters as f64 + attention) / 1e9;
     println!(
         "median {clock:.3} s = {:.0} tok/s, {:.0} GFLOP/s; {processor:.3} s of the processor = {:.0} GFLOP/s \
-         for each second of a core",
-        rows / clock,
+         for each second of a core; of it {update:.3} s in the optimiser",
+        rows as f64 / clock,
         flops / clock,
         flops / processor
     );
     println!("peak memory {:.0} MB", memory("VmHWM:"));
-    report(&runnable, steps.max(1));
+    let mut inputs = inputs;
+    for parameter in &gradients.parameters {
+        let weight = trainer.parameters().find(|(name, _)| *name == parameter.name);
+        let (_, value) = weight.ok_or("a parameter that is not trained")?;
+        inputs.insert(parameter.input.clone(), value.clone());
+    }
+    drop(trainer);
+    phases(&backend, &gradients, &inputs)?;
     roof(&backend)
 }
