@@ -180,9 +180,9 @@ impl<P: Port> Programs<P> {
 
     /// The result of `work`, whose time on an emulated engine's clock is counted.
     fn prepared<T>(&self, work: impl FnOnce(&P) -> T) -> T {
-        let before = self.port.virtual_time();
+        let before = self.port.virtual_time().preparing;
         let result = work(&self.port);
-        let passed = self.port.virtual_time().zip(before).map(|(now, then)| now - then);
+        let passed = self.port.virtual_time().preparing.zip(before).map(|(now, then)| now - then);
         self.count(|s| {
             s.preparing = passed.map(|p| s.preparing.unwrap_or_default() + p);
         });
@@ -240,11 +240,12 @@ impl<P: Port> Programs<P> {
     pub(crate) fn evaluate(&self, entry: &Entry<P>, request: &P::Request) -> Result<()> {
         let _alone = lock(&self.residency);
         self.load(entry)?;
-        let (start, emulated) = (Instant::now(), self.port.virtual_time());
+        let (start, emulated) = (Instant::now(), self.port.virtual_time().evaluating);
         let evaluated = self.port.evaluate(&entry.model, request, Qos::default());
         evaluated.map_err(|e| failed(&entry.label, &e))?;
         let wall = start.elapsed();
-        let passed = self.port.virtual_time().zip(emulated).map(|(now, then)| now - then);
+        let now = self.port.virtual_time().evaluating;
+        let passed = now.zip(emulated).map(|(now, then)| now - then);
         self.count(|s| {
             s.dispatches += 1;
             s.wall += wall;

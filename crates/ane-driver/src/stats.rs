@@ -20,8 +20,8 @@ pub struct Stats {
     /// Time spent in evaluations, as the host's clock has it.
     pub wall: Duration,
     /// Time of the evaluations on an emulated engine's clock, without compiling and loading; `None` on
-    /// hardware.
+    /// hardware, and where the chip's file lacks a rate.
     pub predicted: Option<Duration>,
-    /// Time of compiling and loading on an emulated engine's clock; `None` on hardware.
+    /// Time of compiling and loading on an emulated engine's clock; `None` as above.
     pub preparing: Option<Duration>,
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ane_model::chip::Fact;
 use ane_model::{Chip, Os};
 use mil::{OpView, Program, Type};
 
@@ -18,27 +19,31 @@ pub enum Arithmetic {
     Engine,
 }
 
-/// How long an emulated engine takes.
+/// How long an emulated engine takes; `None` where that is not known.
 pub trait Clock: Send + Sync {
     /// Time of one evaluation.
-    fn evaluation(&self, program: &Program, chip: &Chip) -> Duration;
+    fn evaluation(&self, program: &Program, chip: &Chip) -> Option<Duration>;
     /// Time of compiling.
-    fn compilation(&self, program: &Program, chip: &Chip) -> Duration;
+    fn compilation(&self, program: &Program, chip: &Chip) -> Option<Duration>;
     /// Time of loading.
-    fn load(&self, program: &Program, chip: &Chip) -> Duration;
+    fn load(&self, program: &Program, chip: &Chip) -> Option<Duration>;
 }
 
 /// A clock of the chip file's rates alone: an evaluation takes the dispatch and the larger of
-/// arithmetic and weight streaming. Rates that are unknown take no time.
+/// arithmetic and weight streaming.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct RateClock;
 
-fn milliseconds(ms: f64) -> Duration {
-    Duration::try_from_secs_f64(ms / 1e3).unwrap_or_default()
+fn milliseconds(ms: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(ms / 1e3).ok()
+}
+
+fn value(fact: &Option<Fact<f64>>) -> Option<f64> {
+    fact.as_ref().map(|f| f.value)
 }
 
 impl Clock for RateClock {
-    fn evaluation(&self, program: &Program, chip: &Chip) -> Duration {
+    fn evaluation(&self, program: &Program, chip: &Chip) -> Option<Duration> {
         let operations =
             program.functions.values().flat_map(|f| f.ops.values().map(move |o| (f, o)));
         let flops: f64 = operations
@@ -51,18 +56,18 @@ impl Clock for RateClock {
             .sum();
         let bytes = program.weights.byte_len() as f64;
         let rates = &chip.rates;
-        let value = |fact: &Option<ane_model::chip::Fact<f64>>| fact.as_ref().map(|f| f.value);
-        let compute = value(&rates.fp16_tflops).map_or(0.0, |r| flops / (r * 1e9));
-        let weights = value(&rates.weight_gbps).map_or(0.0, |r| bytes / (r * 1e6));
-        milliseconds(value(&rates.dispatch_ms).unwrap_or(0.0) + compute.max(weights))
+        let compute = flops / (value(&rates.fp16_tflops)? * 1e9);
+        // Without weights their rate does not matter.
+        let weights = if bytes == 0.0 { 0.0 } else { bytes / (value(&rates.weight_gbps)? * 1e6) };
+        milliseconds(value(&rates.dispatch_ms)? + compute.max(weights))
     }
 
-    fn compilation(&self, _: &Program, chip: &Chip) -> Duration {
-        milliseconds(chip.rates.compile_ms.as_ref().map_or(0.0, |f| f.value))
+    fn compilation(&self, _: &Program, chip: &Chip) -> Option<Duration> {
+        milliseconds(value(&chip.rates.compile_ms)?)
     }
 
-    fn load(&self, _: &Program, chip: &Chip) -> Duration {
-        milliseconds(chip.rates.load_ms.as_ref().map_or(0.0, |f| f.value))
+    fn load(&self, _: &Program, chip: &Chip) -> Option<Duration> {
+        milliseconds(value(&chip.rates.load_ms)?)
     }
 }
 

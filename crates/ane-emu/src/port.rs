@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ane_model::chip::Reload;
 use ane_model::rules::{Call, Outcome, Severity, TextObject, check_call};
-use exec::port::{self, Port, PortError, PortResult, Qos, Stage, Usage, Verb, WeightFile};
+use exec::port::{
+    self, Port, PortError, PortResult, Qos, Stage, Usage, Verb, VirtualTime, WeightFile,
+};
 use mil::eval::Array;
 use sha2::{Digest, Sha256};
 use tensor::{Bytes, Tensor};
@@ -29,7 +31,7 @@ pub struct Emulator {
     description: port::Machine,
     usage: Arc<Mutex<Usage>>,
     in_flight: AtomicUsize,
-    nanoseconds: AtomicU64,
+    time: Mutex<VirtualTime>,
 }
 
 /// A program.
@@ -118,13 +120,18 @@ impl Emulator {
             machine,
             usage: Arc::default(),
             in_flight: AtomicUsize::new(0),
-            nanoseconds: AtomicU64::new(0),
+            time: Mutex::new(VirtualTime {
+                evaluating: Some(Duration::ZERO),
+                preparing: Some(Duration::ZERO),
+            }),
         }
     }
 
-    fn pass(&self, time: Duration) {
-        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.nanoseconds.fetch_add(time, Ordering::Relaxed);
+    /// Adds to one of the clock's times; what is unknown makes all that follows unknown.
+    fn pass(&self, time: Option<Duration>, of: impl Fn(&mut VirtualTime) -> &mut Option<Duration>) {
+        let mut clock = lock(&self.time);
+        let so_far = of(&mut clock);
+        *so_far = so_far.zip(time).and_then(|(a, b)| a.checked_add(b));
     }
 
     /// Fails if the call breaks a rule for certain.
@@ -202,7 +209,8 @@ impl Emulator {
                 None => memory[..slot.bytes].copy_from_slice(tensor.bytes()),
             }
         }
-        self.pass(self.machine.clock.evaluation(&compiled.program, &self.machine.chip));
+        let time = self.machine.clock.evaluation(&compiled.program, &self.machine.chip);
+        self.pass(time, |clock| &mut clock.evaluating);
         Ok(())
     }
 }
@@ -292,7 +300,8 @@ impl Port for Emulator {
         }
         let compiled = Compiled::new(&self.machine, &model.directory)
             .map_err(|refusal| refused(Verb::Compile, &refusal))?;
-        self.pass(self.machine.clock.compilation(&compiled.program, &self.machine.chip));
+        let time = self.machine.clock.compilation(&compiled.program, &self.machine.chip);
+        self.pass(time, |clock| &mut clock.preparing);
         *life = Life { stage: Stage::Compiled, compiled: Some(Arc::new(compiled)) };
         Ok(())
     }
@@ -318,7 +327,8 @@ impl Port for Emulator {
         if let Some(refusal) = &compiled.unloadable {
             return Err(refused(Verb::Load, refusal));
         }
-        self.pass(self.machine.clock.load(&compiled.program, &self.machine.chip));
+        let time = self.machine.clock.load(&compiled.program, &self.machine.chip);
+        self.pass(time, |clock| &mut clock.preparing);
         *life = Life { stage: Stage::Loaded, compiled: Some(compiled) };
         lock(&self.usage).loaded += 1;
         Ok(())
@@ -376,7 +386,7 @@ impl Port for Emulator {
         *lock(&self.usage)
     }
 
-    fn virtual_time(&self) -> Option<Duration> {
-        Some(Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed)))
+    fn virtual_time(&self) -> VirtualTime {
+        *lock(&self.time)
     }
 }

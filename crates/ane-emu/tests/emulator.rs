@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::fs;
+use std::time::Duration;
 
 use ane_model::Chip;
 use ane_model::chip::{Acceptance, BindingOrder, Reload};
@@ -149,7 +150,27 @@ fn a_program_lives_and_leaves_nothing() {
     assert!(reason(&again).contains("unloaded"), "{again}");
     drop(model);
     assert_eq!(emulator.usage(), Usage { compilations: 1, ..Usage::default() });
-    assert!(emulator.virtual_time().unwrap().as_nanos() > 0);
+    let time = emulator.virtual_time();
+    assert!(time.evaluating > Some(Duration::ZERO) && time.preparing > Some(Duration::ZERO));
+}
+
+#[test]
+fn a_time_whose_rate_is_unknown_is_unknown() {
+    let changed = |change: fn(&mut Chip)| {
+        let (emulator, _directory) =
+            process("m4", Arithmetic::Fp16, |machine| change(&mut machine.chip));
+        let (text, file) = diagonal(3.0);
+        let model = loaded(&emulator, &text, &[(KEY, file)]).unwrap();
+        evaluate(&emulator, &model, &[2.0], 1).unwrap();
+        let time = emulator.virtual_time();
+        (time.evaluating.is_some(), time.preparing.is_some())
+    };
+    assert_eq!(changed(|_| {}), (true, true));
+    assert_eq!(changed(|chip| chip.rates.fp16_tflops = None), (false, true));
+    assert_eq!(changed(|chip| chip.rates.weight_gbps = None), (false, true));
+    assert_eq!(changed(|chip| chip.rates.dispatch_ms = None), (false, true));
+    assert_eq!(changed(|chip| chip.rates.compile_ms = None), (true, false));
+    assert_eq!(changed(|chip| chip.rates.load_ms = None), (true, false));
 }
 
 #[test]

@@ -2,9 +2,8 @@
 
 use std::convert::Infallible;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use exec::port::{Machine, Port, PortError, PortResult, Qos, Usage, Verb, WeightFile};
+use exec::port::{Machine, Port, PortError, PortResult, Qos, Usage, Verb, VirtualTime, WeightFile};
 
 /// The Neural Engine of this Mac. Here there is none.
 #[derive(Debug)]
@@ -78,7 +77,7 @@ impl Port for AnePort {
         match *self {}
     }
 
-    fn virtual_time(&self) -> Option<Duration> {
+    fn virtual_time(&self) -> VirtualTime {
         match *self {}
     }
 }

@@ -93,9 +93,17 @@ pub trait Port: Send + Sync {
     /// What this process holds of the engine now.
     fn usage(&self) -> Usage;
 
-    /// Time that the emulated engine says has passed since the port was made; `None` where time is
-    /// real.
-    fn virtual_time(&self) -> Option<Duration>;
+    /// Time that the emulated engine says has passed since the port was made.
+    fn virtual_time(&self) -> VirtualTime;
+}
+
+/// What an emulated engine's clock says: `None` where time is real, or something took a time that is unknown.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct VirtualTime {
+    /// Of evaluations.
+    pub evaluating: Option<Duration>,
+    /// Of compiling and loading.
+    pub preparing: Option<Duration>,
 }
 
 /// Result of a verb.

@@ -13,9 +13,8 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
 
-use exec::port::{Machine, Port, PortError, PortResult, Qos, Usage, Verb, WeightFile};
+use exec::port::{Machine, Port, PortError, PortResult, Qos, Usage, Verb, VirtualTime, WeightFile};
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::{AnyObject, Bool, Sel};
 use objc2_foundation::{
@@ -243,8 +242,8 @@ impl Port for AnePort {
         }
     }
 
-    fn virtual_time(&self) -> Option<Duration> {
-        None
+    fn virtual_time(&self) -> VirtualTime {
+        VirtualTime::default()
     }
 }
 

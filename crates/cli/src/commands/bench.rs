@@ -80,9 +80,10 @@ enum Way {
 #[derive(Serialize)]
 struct Row {
     way: Way,
-    /// Compiling and loading before the first step ends; unknown where the chip's file has no such times.
+    /// Compiling and loading before the first step ends; this and the next two are unknown where the chip's
+    /// file lacks a rate.
     start_ms: Option<f64>,
-    compute_ms: f64,
+    compute_ms: Option<f64>,
     /// Compiling and loading in a step.
     update_ms: Option<f64>,
     compilations: f64,
@@ -139,7 +140,6 @@ impl Training {
 
     fn measured(&self, way: Way, chip: &Chip, gradients: &Gradients, vocab: usize) -> Result<Row> {
         let mut chip = chip.clone();
-        let timed = chip.rates.compile_ms.is_some() && chip.rates.load_ms.is_some();
         // Steps are compared, not how often a process must start again.
         chip.runtime.compiles = None;
         if way == Way::Reload {
@@ -179,19 +179,21 @@ impl Training {
         for _ in 0..self.steps {
             last = trainer.step(&mut data)?;
         }
-        Ok(self.row(way, timed, [&first, &engine.stats()], last.loss))
+        Ok(self.row(way, [&first, &engine.stats()], last.loss))
     }
 
-    /// `timed`: whether the chip's file has the times of compiling and loading.
-    fn row(&self, way: Way, timed: bool, [first, all]: [&Stats; 2], last_loss: f64) -> Row {
+    fn row(&self, way: Way, [first, all]: [&Stats; 2], last_loss: f64) -> Row {
         let steps = f64::from(self.steps);
-        let ms = |time: Option<Duration>| time.unwrap_or_default().as_secs_f64() * 1e3;
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let of_step = |first: Option<Duration>, all: Option<Duration>| {
+            Some(ms(all?.saturating_sub(first?)) / steps)
+        };
         let each = |count: fn(&Stats) -> usize| (count(all) - count(first)) as f64 / steps;
         Row {
             way,
-            start_ms: timed.then(|| ms(first.preparing)),
-            compute_ms: (ms(all.predicted) - ms(first.predicted)) / steps,
-            update_ms: timed.then(|| (ms(all.preparing) - ms(first.preparing)) / steps),
+            start_ms: first.preparing.map(ms),
+            compute_ms: of_step(first.predicted, all.predicted),
+            update_ms: of_step(first.preparing, all.preparing),
             compilations: each(|s| s.compilations),
             reloads: each(|s| s.reloads),
             dispatches: each(|s| s.dispatches),
@@ -234,10 +236,10 @@ fn print(report: &Report) -> Result<()> {
             Way::Reload => "reload",
         };
         output::line(&format!(
-            "{way:<10} {:>10.2} {:>10} {:>10} {:>13.1} {:>8.1} {:>11.1} {:>10.2} {:>9}",
-            r.compute_ms,
+            "{way:<10} {:>10} {:>10} {:>10} {:>13.1} {:>8.1} {:>11.1} {:>10.2} {:>9}",
+            known(r.compute_ms),
             known(r.update_ms),
-            known(r.update_ms.map(|ms| ms + r.compute_ms)),
+            known(r.update_ms.zip(r.compute_ms).map(|(update, compute)| update + compute)),
             r.compilations,
             r.reloads,
             r.dispatches,

@@ -6,9 +6,8 @@
 use std::ffi::c_void;
 use std::path::PathBuf;
 use std::ptr;
-use std::time::Duration;
 
-use exec::port::{Machine, Port, PortResult, Qos, Usage, Verb, WeightFile};
+use exec::port::{Machine, Port, PortResult, Qos, Usage, Verb, VirtualTime, WeightFile};
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::{AnyClass, AnyObject, Bool};
 use objc2::{Message as _, msg_send};
@@ -155,8 +154,8 @@ impl Port for Faulty {
         self.port.usage()
     }
 
-    fn virtual_time(&self) -> Option<Duration> {
-        None
+    fn virtual_time(&self) -> VirtualTime {
+        VirtualTime::default()
     }
 }
 
