@@ -24,6 +24,18 @@ pub(crate) struct ComputeArgs {
     /// Threads of the CPU; all processors by default
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS))]
     threads: Option<u16>,
+    /// What the CPU rounds the operands of matrix products to; sums and weights are kept in fp32 [default: fp32]
+    #[arg(long, value_enum)]
+    precision: Option<Precision>,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Precision {
+    /// Nothing: they are fp32
+    Fp32,
+    /// bfloat16, faster on processors with AMX or AVX-512 BF16
+    Bf16,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug, ValueEnum, Serialize, Deserialize)]
@@ -51,7 +63,11 @@ impl ComputeArgs {
     /// # Errors
     /// When there is no such chip, or something is asked of an engine where there is none.
     pub(super) fn open(&self) -> Result<Device> {
-        let host = Arc::new(CpuBackend::new(self.threads()));
+        let precision = match self.precision {
+            Some(Precision::Bf16) => cpu::Precision::Bf16,
+            Some(Precision::Fp32) | None => cpu::Precision::Single,
+        };
+        let host = Arc::new(CpuBackend::new(self.threads()).with_matmul(precision));
         if self.is_half() {
             return Ok(self.engine.emulated(host, None)?(Vec::new()));
         }
