@@ -40,8 +40,9 @@ impl CpuBackend {
     }
 
     /// The same backend with products of matrices of more than a few rows in another precision:
-    /// [`Precision::Bf16`] rounds the operands of linear layers, output layers and their gradients. All else
-    /// stays in single precision, sums and weights too.
+    /// [`Precision::Bf16`] rounds the operands of linear layers, output layers, `matmul`, `einsum`, MIL's
+    /// attention, and their gradients. All else stays in single precision: sums and weights, the language
+    /// models' own attention, convolutions.
     pub fn with_matmul(self, precision: Precision) -> Self {
         CpuBackend { pool: Arc::new(Pool::new(self.pool.threads()).with_precision(precision)) }
     }

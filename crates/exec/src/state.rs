@@ -53,7 +53,7 @@ impl State {
                     ty.fixed_shape().ok_or_else(|| error(format!("size is not fixed: {ty}")))?;
                 let data = tensor::element_count(&shape)
                     .and_then(|n| ty.dtype.byte_len(n))
-                    .and_then(AlignedBuf::try_zeroed)
+                    .and_then(AlignedBuf::try_sparse)
                     .ok_or_else(|| error(format!("{ty} does not fit in memory")))?;
                 Ok(StateBuffer { dtype: ty.dtype, shape, data })
             })

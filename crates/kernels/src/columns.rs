@@ -205,7 +205,7 @@ pub(crate) fn product<R: Source>(
     if columns <= FEW {
         return few(pool, weight, right, bias, out);
     }
-    let panel_bytes = (depth * WIDTH * size_of::<f32>()).max(1);
+    let panel_bytes = depth * WIDTH * size_of::<f32>();
     let panels = (PACKED_BYTES / panel_bytes).clamp(1, PANELS) * WIDTH;
     let row_step = ROW_PANELS * PANEL;
     let chunks = columns.div_ceil(panels);
@@ -246,7 +246,7 @@ impl<R: Source> Kernel for Task<'_, R> {
         let buffer = &mut scratch[..];
         let (lanes, block) = buffer.split_at_mut(lanes);
         let (packed, sums) = lanes.as_chunks_mut::<WIDTH>().0.split_at_mut(panels * depth);
-        for (p, packed) in packed.chunks_exact_mut(depth.max(1)).enumerate() {
+        for (p, packed) in packed.chunks_exact_mut(depth).enumerate() {
             self.right.fill(s, self.columns.start + p * WIDTH, packed);
         }
         for first in self.rows.clone().step_by(PANEL) {
@@ -298,7 +298,7 @@ fn few<R: Source>(
     let (x, y) = rest.split_at_mut(columns * depth);
     let panel = panel.as_chunks_mut::<WIDTH>().0;
     pool.isa().run(Fill { right, out: panel });
-    for (p, x) in x.chunks_exact_mut(depth.max(1)).enumerate() {
+    for (p, x) in x.chunks_exact_mut(depth).enumerate() {
         x.iter_mut().zip(&*panel).for_each(|(x, lanes)| *x = lanes[p]);
     }
     matmul(pool, x, weight, bias, y);

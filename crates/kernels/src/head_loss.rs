@@ -8,8 +8,8 @@ use tensor::DType;
 use crate::arch::{Kernel, Simd};
 use crate::columns::{columns, matmul_turned};
 use crate::convert::decode;
-use crate::math::{ExpBelow, Map, greatest, sum_of_exp, tanh, update};
-use crate::panel::PANEL;
+use crate::math::{ExpBelow, Map, SoftCap, greatest, sum_of_exp, update};
+use crate::panel::{PANEL, WIDTH};
 use crate::scratch::Scratch;
 use crate::share::{Shared, row_chunks};
 use crate::{KernelError, Linear, Matrix, Pool, matmul_many};
@@ -50,10 +50,10 @@ pub struct HeadGrad<'a> {
 
 /// Rows whose logits exist at a time.
 fn rows_at_a_time(rows: usize, vocab: usize) -> usize {
-    // Shares of about the same size, of whole panels.
+    // Shares of about the same size, of whole vectors of rows.
     let most = (LOGITS / vocab.max(1)).max(ROWS);
     let parts = rows.div_ceil(most).max(1);
-    rows.div_ceil(parts).next_multiple_of(32).min(rows)
+    rows.div_ceil(parts).next_multiple_of(WIDTH).min(rows)
 }
 
 /// Numbers of working memory that [`head_loss`] needs for `rows` rows and a vocabulary.
@@ -89,6 +89,9 @@ pub fn head_loss(
         assert!(by.weight.as_ref().is_none_or(|w| w.len() == vocab * d), "not [vocab, {d}]");
         let bias = by.bias.as_deref_mut();
         bias.into_iter().for_each(|b| b.fill(0.0));
+        // The first rows overwrite it.
+        let weight = by.weight.as_deref_mut().filter(|_| targets.is_empty());
+        weight.into_iter().for_each(|w| w.fill(0.0));
     }
     let count = targets.iter().filter(|&&t| t >= 0).count().max(1) as f32;
     let step = rows_at_a_time(targets.len(), vocab);
@@ -200,8 +203,7 @@ impl Part<'_> {
         let HeadLoss { x, weight, targets, softcap, .. } = *self.args;
         let (rows, d) = (self.rows(), self.d);
         by.x.fill(0.0);
-        let mut decoded =
-            Scratch::new(if weight.dtype().is_block_quantized() { BLOCK * d } else { 0 });
+        let mut decoded = weight.dtype().is_block_quantized().then(|| Scratch::new(BLOCK * d));
         self.blocks(logits, |tokens, logits| {
             let width = tokens.len();
             let shared = Shared::new(&mut *logits);
@@ -219,7 +221,7 @@ impl Part<'_> {
                 }
             });
             let mut weight = weight.slice(tokens.clone());
-            if weight.dtype().is_block_quantized() {
+            if let Some(decoded) = &mut decoded {
                 let out = &mut decoded[..width * d];
                 decode(pool, weight, out);
                 weight = single(&decoded[..width * d], width, d);
@@ -253,17 +255,6 @@ struct Look<'a> {
     seen: &'a mut Seen,
 }
 
-struct SoftCap {
-    cap: f32,
-}
-
-impl Map for SoftCap {
-    #[inline(always)]
-    fn of<S: Simd>(&self, s: S, v: S::V) -> S::V {
-        s.mul(s.splat(self.cap), tanh(s, s.mul(v, s.splat(1.0 / self.cap))))
-    }
-}
-
 impl Kernel for Look<'_> {
     type Output = ();
     #[inline(always)]
@@ -272,6 +263,10 @@ impl Kernel for Look<'_> {
             update(s, self.logits, &SoftCap { cap });
         }
         let max = greatest(s, self.logits).max(self.seen.max);
+        if max == f32::NEG_INFINITY && !self.logits.iter().any(|z| z.is_nan()) {
+            // They weigh nothing, and their distance from the greatest is no number.
+            return;
+        }
         let sum = sum_of_exp(s, self.logits, max);
         let before = self.seen.sum * f64::from(self.seen.max - max).exp();
         let before = if self.seen.sum == 0.0 { 0.0 } else { before };

@@ -6,8 +6,8 @@
 //!
 //! Invariants that callers rely on:
 //! - Results do not depend on the number of threads, bit for bit: work is split over outputs only.
-//! - Products of more than a few rows round their operands to bfloat16 if the pool says so ([`Precision`]);
-//!   nothing else is rounded.
+//! - Products of matrices round their operands to bfloat16 if the pool says so ([`Precision`]), except where so
+//!   few rows are multiplied that the other side is read in place; nothing else is rounded.
 //! - Activations are `f32` everywhere; weights and caches may be narrower and are read in place,
 //!   without any alignment.
 //! - Slices of the wrong length are a bug of the caller and panic. What depends on a file or on

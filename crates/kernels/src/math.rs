@@ -140,6 +140,18 @@ pub(crate) fn sum_of_squares<S: Simd>(s: S, x: &[f32]) -> f32 {
     s.sum(fold(s, x, 0.0, s.splat(0.0), &SumOfSquares))
 }
 
+/// `cap * tanh(x / cap)`, which keeps numbers between `-cap` and `cap`.
+pub(crate) struct SoftCap {
+    pub(crate) cap: f32,
+}
+
+impl Map for SoftCap {
+    #[inline(always)]
+    fn of<S: Simd>(&self, s: S, v: S::V) -> S::V {
+        s.mul(s.splat(self.cap), tanh(s, s.mul(v, s.splat(1.0 / self.cap))))
+    }
+}
+
 /// `e^(x - max)`: the weights of a softmax before they are divided by their sum.
 pub(crate) struct ExpBelow {
     pub(crate) max: f32,

@@ -312,7 +312,7 @@ impl Left<'_> {
                     match kind {
                         Words::Pairs => isa.pairs_along(x, out),
                         Words::Single => out.copy_from_slice(x),
-                        Words::Rounded => isa.run(Along { x, kind, out }),
+                        Words::Rounded => isa.run(Along { x, out }),
                     }
                 }
             }
@@ -324,9 +324,9 @@ impl Left<'_> {
     }
 }
 
+/// Rounds what follows each other along the sum.
 struct Along<'a> {
     x: &'a [f32],
-    kind: Words,
     out: &'a mut [f32],
 }
 
@@ -334,7 +334,7 @@ impl Kernel for Along<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        self.kind.along(self.x, self.out);
+        Words::Rounded.along(self.x, self.out);
     }
 }
 

@@ -50,13 +50,13 @@ enum Memory {
 const MAPPED: usize = 1 << 22;
 
 impl AlignedBuf {
-    /// `len` zero bytes. Pages are untouched until written, so that a large cache costs nothing
-    /// before it is used.
+    /// `len` zero bytes. Pages are untouched until written, and huge where the buffer is: for what will be
+    /// used as a whole.
     ///
     /// # Panics
     /// When there is not so much memory; see [`AlignedBuf::try_zeroed`].
     pub fn zeroed(len: usize) -> Self {
-        match Self::pages(len) {
+        match Self::pages(len, true) {
             Some(pages) => pages,
             None => {
                 let lines = bytemuck::zeroed_vec(len.div_ceil(64));
@@ -68,19 +68,29 @@ impl AlignedBuf {
     /// As [`AlignedBuf::zeroed`], `None` when there is not so much memory: for lengths that a file or a
     /// user chose.
     pub fn try_zeroed(len: usize) -> Option<Self> {
-        if let Some(pages) = Self::pages(len) {
+        if let Some(pages) = Self::pages(len, true) {
             return Some(pages);
         }
         let lines = bytemuck::try_zeroed_vec(len.div_ceil(64)).ok()?;
         Some(AlignedBuf { memory: Memory::Lines(lines), len })
     }
 
+    /// As [`AlignedBuf::try_zeroed`] in small pages, so that a large cache costs nothing before it is used.
+    pub fn try_sparse(len: usize) -> Option<Self> {
+        Self::pages(len, false).or_else(|| Self::try_zeroed(len))
+    }
+
     /// A large buffer of its own pages; `None` if it is small or the system refuses.
-    fn pages(len: usize) -> Option<Self> {
+    fn pages(len: usize, huge: bool) -> Option<Self> {
         let pages = (len >= MAPPED).then(|| MmapMut::map_anon(len).ok())??;
         // A hint: without huge pages the memory is as good, but slower.
         #[cfg(target_os = "linux")]
-        let _ = pages.advise(memmap2::Advice::HugePage);
+        let _ = pages.advise(match huge {
+            true => memmap2::Advice::HugePage,
+            false => memmap2::Advice::NoHugePage,
+        });
+        #[cfg(not(target_os = "linux"))]
+        let _ = huge;
         Some(AlignedBuf { memory: Memory::Pages(pages), len })
     }
 }

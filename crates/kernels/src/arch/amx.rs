@@ -12,7 +12,7 @@ use std::ffi::c_void;
 use std::mem::offset_of;
 
 use crate::gemm::Tiles;
-use crate::panel::{PANEL, STRIDE, WIDTH, Words};
+use crate::panel::{PANEL, STRIDE, WIDTH};
 
 /// Rows of a tile register, and words of one of its rows.
 const TILE: usize = 16;
@@ -145,6 +145,7 @@ unsafe extern "sysv64" fn multiply(_product: *const c_void) {
 /// Carries out tiles of pairs; `call` runs a routine with its address.
 fn run_by(tiles: Tiles<'_>, mut call: impl FnMut(Routine, *const c_void)) {
     let (words, first, count) = tiles.words;
+    assert!(count > 0, "nothing to multiply");
     let (whole, rest) = (count / TILE, count % TILE);
     for (from, steps, depth) in [(0, whole, TILE), (whole * TILE, 1, rest)] {
         if steps == 0 || depth == 0 {
@@ -196,7 +197,7 @@ pub(super) fn granted() -> bool {
     (unsafe { saved() }) & TILE_STATE == TILE_STATE && asked()
 }
 
-/// Asks Linux for the tile registers, which a process must do once before it starts threads that use them.
+/// Asks Linux for the tile registers, as a process must once before any of its threads first uses them.
 #[cfg(target_os = "linux")]
 fn asked() -> bool {
     const ARCH_PRCTL: i64 = 158;
@@ -232,7 +233,7 @@ fn computes(mut run: impl FnMut(Tiles<'_>), words: usize, fresh: bool) -> bool {
     // A bfloat16 is the high half.
     let pair = |i: usize| f32::from_bits(value(i).to_bits() >> 16 | value(i + 1).to_bits());
     const PANELS: usize = 2;
-    let count = Words::Pairs.count(2 * words);
+    let count = words;
     let panels: Vec<[f32; WIDTH]> = (0..PANELS * count)
         .map(|w| std::array::from_fn(|lane| pair(1009 + 2 * (w * WIDTH + lane))))
         .collect();

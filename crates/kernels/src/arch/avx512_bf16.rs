@@ -84,7 +84,7 @@ pub(super) unsafe fn run(mut tiles: Tiles<'_>) {
 
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn add<const V: usize>(tile: Tile<'_>) {
-    let Some(last) = tile.x.len().checked_sub(1) else { return };
+    let Some(last) = tile.x.len().checked_sub(1) else { unreachable!("nothing to multiply") };
     assert!((ROWS - 1) * STRIDE + last < tile.w.len(), "weights are too short");
     let out = &mut tile.sums[..ROWS];
     let mut sums = [[_mm512_setzero_ps(); V]; ROWS];

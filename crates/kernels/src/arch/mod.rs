@@ -2,7 +2,8 @@
 //!
 //! A kernel is written once, generic over [`Simd`], as a [`Kernel`]; [`Isa::run`] is the one place
 //! that picks the instance. All of them work on 16 lanes (one, two or four registers) and reduce in
-//! the same order, so that instruction sets with fused multiply-add agree.
+//! the same order, so that instruction sets with fused multiply-add agree; those with instructions for pairs of
+//! bfloat16 add the products of pairs in orders of their own.
 //!
 //! Every method of a [`Simd`] and every generic function above it must be `#[inline(always)]`: only
 //! when inlined into the function that enables the processor's features do they become instructions.
@@ -174,19 +175,19 @@ impl Isa {
     pub(crate) fn run_pairs(self, tiles: Tiles<'_>) {
         assert!(self.has_pairs(), "{self:?} has no products of pairs");
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: just asserted.
+        // SAFETY: a pool only gets an instruction set that was detected, and this one has pairs.
         unsafe {
             if self == Isa::Amx { amx::run(tiles) } else { avx512_bf16::run(tiles) }
         }
         #[cfg(not(target_arch = "x86_64"))]
-        drop(tiles);
+        let _ = tiles;
     }
 
     /// Pairs of numbers that follow each other, on an instruction set that [`Isa::has_pairs`].
     pub(crate) fn pairs_along(self, x: &[f32], out: &mut [f32]) {
         assert!(self.has_pairs(), "{self:?} has no pairs");
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: just asserted.
+        // SAFETY: a pool only gets an instruction set that was detected, and this one has pairs.
         unsafe {
             avx512_bf16::along(x, out);
         }
@@ -199,7 +200,7 @@ impl Isa {
     pub(crate) fn pairs_across(self, x: &[f32], next: &[f32], out: &mut [f32]) {
         assert!(self.has_pairs(), "{self:?} has no pairs");
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: just asserted.
+        // SAFETY: a pool only gets an instruction set that was detected, and this one has pairs.
         unsafe {
             avx512_bf16::across(x, next, out);
         }

@@ -4,9 +4,9 @@
 
 use std::ops::Range;
 
-use super::{Attention, SPAN, SoftCap, vector};
+use super::{Attention, SPAN, vector};
 use crate::arch::{Kernel, LANES, Simd};
-use crate::math::{ExpBelow, greatest, sum, update};
+use crate::math::{ExpBelow, SoftCap, greatest, sum, update};
 use crate::scratch::Scratch;
 
 /// The group of query heads of cache head `head` at query `t` over the visible ones of `slots`, at

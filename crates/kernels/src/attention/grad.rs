@@ -6,11 +6,11 @@
 
 use std::ops::Range;
 
-use super::{LOWEST, SoftCap};
+use super::LOWEST;
 use crate::Pool;
 use crate::arch::{Kernel, LANES, Simd};
 use crate::gemm::Tile;
-use crate::math::{Map, exp};
+use crate::math::{Map, SoftCap, exp};
 use crate::panel::WIDTH;
 use crate::scratch::Scratch;
 use crate::share::Shared;

@@ -5,10 +5,10 @@
 
 use std::ops::Range;
 
-use super::{Attention, Cache, LOWEST, SoftCap, vector};
+use super::{Attention, Cache, LOWEST, vector};
 use crate::arch::{Kernel, LANES, Simd};
 use crate::gemm::Tile;
-use crate::math::{Map, exp};
+use crate::math::{Map, SoftCap, exp};
 use crate::panel::{PANEL, WIDTH};
 use crate::scratch::Scratch;
 use crate::share::Shared;

@@ -11,7 +11,6 @@ use tensor::DType;
 use crate::Pool;
 use crate::arch::{LANES, Simd};
 use crate::convert::Narrow;
-use crate::math::{Map, tanh};
 use crate::scratch::Scratch;
 use crate::share::Shared;
 
@@ -83,18 +82,6 @@ impl<'a> Cache<'a> {
     fn row(&self, head: usize, slot: usize) -> &'a [u8] {
         let size = self.dim * self.dtype.block_bytes();
         &self.bytes[(head * self.capacity + slot) * size..][..size]
-    }
-}
-
-/// `cap * tanh(x / cap)`, which keeps scores between `-cap` and `cap`.
-struct SoftCap {
-    cap: f32,
-}
-
-impl Map for SoftCap {
-    #[inline(always)]
-    fn of<S: Simd>(&self, s: S, v: S::V) -> S::V {
-        s.mul(s.splat(self.cap), tanh(s, s.mul(v, s.splat(1.0 / self.cap))))
     }
 }
 

@@ -348,6 +348,36 @@ fn a_target_past_the_vocabulary() {
 }
 
 #[test]
+fn without_rows_gradients_are_zero() {
+    let weight = Matrix::new(DType::F32, 2, 1, &[0; 8]).unwrap();
+    let args = HeadLoss { x: &[], weight, bias: None, targets: &[], softcap: None };
+    let (mut w, mut b) = ([f32::NAN; 2], [f32::NAN; 2]);
+    let grad = HeadGrad { factor: 1.0, x: &mut [], weight: Some(&mut w), bias: Some(&mut b) };
+    assert_eq!(head_loss(&Pool::new(1), &args, &mut [], Some(grad)).unwrap(), 0.0);
+    assert_eq!((w, b), ([0.0; 2], [0.0; 2]));
+}
+
+/// Tokens that a bias forbids, more of them than are looked at together.
+#[test]
+fn forbidden_tokens() {
+    let (vocab, allowed) = (5000, 4000);
+    let weight = vec![0u8; vocab * 4];
+    let weight = Matrix::new(DType::F32, vocab, 1, &weight).unwrap();
+    let mut bias = vec![0f32; vocab];
+    bias[..allowed].fill(f32::NEG_INFINITY);
+    let args = HeadLoss { x: &[1.0], weight, bias: Some(&bias), targets: &[4500], softcap: None };
+    let expected = ((vocab - allowed) as f32).ln();
+    for pool in pools(1) {
+        let mut logits = vec![0.0; logits_len(1, vocab)];
+        let (mut x, mut b) = ([0f32], vec![0f32; vocab]);
+        let grad = HeadGrad { factor: 1.0, x: &mut x, weight: None, bias: Some(&mut b) };
+        let loss = head_loss(&pool, &args, &mut logits, Some(grad)).unwrap();
+        assert!((loss - expected).abs() < 1e-5, "{loss} on {:?}", pool.isa());
+        assert!(b[..allowed].iter().all(|&b| b == 0.0) && (b[4500] + 0.999).abs() < 1e-5);
+    }
+}
+
+#[test]
 fn rounding_keeps_what_is_no_number() {
     for pool in pools(1) {
         let pool = pool.with_precision(Precision::Bf16);

@@ -1,4 +1,5 @@
-//! Carries out the instructions of the AMX routines one by one, as the manual says what they do.
+//! Carries out the instructions of the AMX routines one by one, as the manual says what they do; but sums are added in
+//! one order for all, which whole numbers do not show.
 
 use std::ffi::c_void;
 
