@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use crate::output::{Style, on_stderr};
+use crate::output::{self, Style, on_stderr};
 
 /// Shows `error` and returns the exit status. A reader of our output who has left is no failure.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
@@ -45,7 +45,7 @@ pub(crate) fn reader_is_gone(error: &anyhow::Error) -> bool {
 
 /// Shows `error`.
 pub(crate) fn show(error: &anyhow::Error) {
-    eprintln!("{} {}", on_stderr("error:", Style::Error), line(error));
+    output::note(&format!("{} {}", on_stderr("error:", Style::Error), line(error)));
 }
 
 /// The error and its causes, outermost first, leaving out what the one before already says.

@@ -102,9 +102,9 @@ impl ModelArgs {
             let wanted = self.context.unwrap_or(config.max_context.min(most));
             let context = device.context(wanted, config.max_context);
             if context != wanted {
-                eprintln!(
+                output::note(&format!(
                     "note: --context {context} instead of {wanted}, which the engine does not take"
-                );
+                ));
             }
             let program = model.specialize(context)?;
             let runnable = self.prepare(&program, adapters.as_ref(), &device)?;
@@ -142,14 +142,14 @@ impl ModelArgs {
         let fallbacks = runnable.fallbacks();
         // On an engine the embedding stays on the host, always.
         if let Some(first) = fallbacks.first().filter(|_| !self.device.is_engine()) {
-            eprintln!(
+            output::note(&format!(
                 "note: {} operations run on the slow reference interpreter; first {} {:?} in {}: {}",
                 fallbacks.len(),
                 first.kind.name(),
                 first.operation,
                 first.function,
                 first.reason
-            );
+            ));
         }
         Ok(runnable)
     }

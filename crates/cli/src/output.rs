@@ -65,9 +65,14 @@ fn wants_colours() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
 
+/// A line on standard error. Where that cannot be written, as after the end of what it was piped to, the work goes on.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
 /// A remark on standard error for people; nothing if nobody watches.
 pub(crate) fn remark(text: &str) {
     if io::stderr().is_terminal() {
-        eprintln!("{}", on_stderr(text, Style::Faint));
+        note(&on_stderr(text, Style::Faint));
     }
 }

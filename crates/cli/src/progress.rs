@@ -6,6 +6,8 @@ use std::time::Duration;
 use analysis::units::size;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::output;
+
 /// Shows downloads: a bar on a terminal, one line each elsewhere.
 #[derive(Default)]
 pub(crate) struct Downloads {
@@ -27,7 +29,7 @@ impl hub::Progress for Downloads {
         bar.enable_steady_tick(Duration::from_millis(100));
         if bar.is_hidden() {
             let total = total.map(|t| format!(" ({})", size(t))).unwrap_or_default();
-            eprintln!("fetching {what}{total}");
+            output::note(&format!("fetching {what}{total}"));
         }
         self.set(Some(bar));
     }

@@ -10,16 +10,24 @@ use mil::eval::{self, Arithmetic, Array, States, Value};
 /// Elements, parameters times tokens, beyond which the interpreter would take minutes.
 const MAX_WORK: usize = 1 << 31;
 
-/// The operation of `function` that makes the first such number from `inputs`; `None` if the interpreter
-/// makes none or the program is too large for it.
-pub(crate) fn origin(program: &Program, function: &str, inputs: &Tensors) -> Option<String> {
-    let body = program.functions.get(function)?;
+/// Whether the interpreter would take too long.
+pub(crate) fn is_too_large(program: &Program, inputs: &Tensors) -> bool {
     let floats = inputs.values().filter(|t| t.dtype().is_float()).map(tensor::Tensor::len);
+    let weights = program.weights.iter().map(|(_, w)| w.tensor.len());
     let ids = inputs.values().filter(|t| t.dtype().is_int()).map(tensor::Tensor::len);
-    let work = floats.sum::<usize>().saturating_mul(ids.max().unwrap_or(1));
-    if work > MAX_WORK {
-        return None;
-    }
+    let parameters = floats.chain(weights).fold(0, usize::saturating_add);
+    parameters.saturating_mul(ids.max().unwrap_or(1)) > MAX_WORK
+}
+
+/// The operation of `function` that makes the first such number from `inputs`, where the types of the program
+/// round if it is `half`; `None` if the interpreter makes none.
+pub(crate) fn origin(
+    program: &Program,
+    function: &str,
+    inputs: &Tensors,
+    half: bool,
+) -> Option<String> {
+    let body = program.functions.get(function)?;
     let value = |(name, tensor): (&String, &tensor::Tensor)| {
         Some((name.clone(), Value::from(Array::from_tensor(tensor).ok()?)))
     };
@@ -28,6 +36,7 @@ pub(crate) fn origin(program: &Program, function: &str, inputs: &Tensors) -> Opt
     let mut states = States::new();
     let observe = &mut |v, value: &Value| watch.observe(v, value);
     // What it says of a failure matters less than the failure that led here.
-    let _ = eval::run_observed(program, function, Arithmetic::F32, &values, &mut states, observe);
+    let arithmetic = if half { Arithmetic::Fp16 } else { Arithmetic::F32 };
+    let _ = eval::run_observed(program, function, arithmetic, &values, &mut states, observe);
     watch.origin.map(|origin| origin.operation)
 }

@@ -241,15 +241,25 @@ impl Trainer {
     }
 
     /// Names the operation too where the interpreter finds it.
-    fn not_finite(&self, step: u64, what: String, batches: &[Batch]) -> TrainError {
+    fn not_finite(&self, step: u64, mut what: String, batches: &[Batch]) -> TrainError {
+        let mut skipped = false;
         let operation = batches.iter().find_map(|batch| {
             let mut inputs = self.inputs.clone();
             inputs.extend(batch.inputs.clone());
             if let Some(scale) = self.loss_scale {
                 inputs.insert(LOSS_SCALE.to_owned(), Tensor::from_slice(&[], &[scale.scale]).ok()?);
             }
-            nonfinite::origin(&self.gradients.program, &self.gradients.function, &inputs)
+            let (program, function) = (&self.gradients.program, &self.gradients.function);
+            if nonfinite::is_too_large(program, &inputs) {
+                skipped = true;
+                return None;
+            }
+            nonfinite::origin(program, function, &inputs, self.loss_scale.is_some())
         });
+        if skipped {
+            what +=
+                " (by which operation was not sought: the model is too large for the interpreter)";
+        }
         TrainError::NotFinite { step, what, operation }
     }
 

@@ -65,7 +65,7 @@ impl Chat {
             match line.trim() {
                 "" => {}
                 "/quit" | "/exit" => break,
-                "/help" => eprintln!("{HELP}"),
+                "/help" => output::note(HELP),
                 "/reset" => messages = begin(),
                 command if command.split_whitespace().next() == Some("/adapter") => {
                     let name = command.split_whitespace().nth(1);
@@ -74,7 +74,7 @@ impl Chat {
                     }
                 }
                 command if command.starts_with('/') && !command.contains(char::is_whitespace) => {
-                    eprintln!("no command {command}; /help lists them");
+                    output::note(&format!("no command {command}; /help lists them"));
                 }
                 message => {
                     messages.push(Message::new("user", message));
@@ -128,7 +128,7 @@ impl Chat {
         let generated = generation.finish();
         output::remark(&summary(&generated));
         if generated.finish_reason == FinishReason::Context {
-            eprintln!("note: the context is full; /reset begins a new conversation");
+            output::note(&format!("note: the context is full; /reset begins a new conversation"));
         }
         Ok(generated)
     }
@@ -141,7 +141,7 @@ fn adapter(loaded: &mut Loaded, name: Option<&str>) -> Result<()> {
     }
     let used = loaded.adapter().unwrap_or(NONE);
     for name in loaded.adapter_names().iter().map(String::as_str).chain([NONE]) {
-        eprintln!("{}{name}", if name == used { "* " } else { "  " });
+        output::note(&format!("{}{name}", if name == used { "* " } else { "  " }));
     }
     Ok(())
 }
@@ -212,5 +212,5 @@ fn open_history(editor: &mut DefaultEditor) -> Result<PathBuf> {
 
 /// A conversation is worth having even where its lines cannot be kept.
 fn without_history(error: &anyhow::Error) {
-    eprintln!("note: lines are not kept: {error:#}");
+    output::note(&format!("note: lines are not kept: {error:#}"));
 }

@@ -194,6 +194,6 @@ fn exported(name: &str) -> Result<(PathBuf, Package)> {
     let path = environment::hub()?.resolve(name, &Downloads::default())?;
     ensure!(path.exists(), "{name}: no such file");
     let exported = progress::spin("converting", || ModelOptions::default().export(&path))?;
-    exported.notes.iter().for_each(|note| eprintln!("note: {note}"));
+    exported.notes.iter().for_each(|note| output::note(&format!("note: {note}")));
     Ok((path, exported.package))
 }

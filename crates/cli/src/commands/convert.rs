@@ -126,7 +126,7 @@ impl Convert {
                 let source = environment::hub()?.resolve(&self.source, &Downloads::default())?;
                 destination::check(&self.output, form == Form::Text, &source, self.force)?;
                 let exported = progress::spin("converting", || self.model.export(&source))?;
-                exported.notes.iter().for_each(|note| eprintln!("note: {note}"));
+                exported.notes.iter().for_each(|note| output::note(&format!("note: {note}")));
                 exported.package
             }
         };

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
+use llm::{LoadOptions, Model, Tokenizer};
 use serde_json::json;
 
 use crate::loading::ModelName;
@@ -54,18 +55,21 @@ impl Tokenize {
         ensure!(is_bin, "{}: the destination is named .bin", self.output.display());
         ensure!(self.shard != Some(0), "--shard is 0");
         // A tokenizer file alone is enough, but for chats.
-        let model = match &self.name.tokenizer {
-            Some(_) => None,
-            None => Some(self.name.open()?),
+        let (model, tokenizer, vocab) = match &self.name.tokenizer {
+            Some(path) => (None, Tokenizer::from_file(path)?, usize::MAX),
+            None => {
+                let model = Model::from_file(self.name.open()?, LoadOptions::default())?;
+                let tokenizer = Tokenizer::for_model(model.file(), None)?;
+                // Some tokenizers have control tokens beyond the ids of their model.
+                let vocab = model.config().vocab;
+                (Some(model), tokenizer, vocab)
+            }
         };
-        let tokenizer = match (&self.name.tokenizer, &model) {
-            (Some(path), _) => llm::Tokenizer::from_file(path)?,
-            (None, model) => llm::Tokenizer::for_model(model.as_ref().context("no model")?, None)?,
-        };
+        let vocab = vocab.min(tokenizer.vocab_size());
         let words = Words {
             tokenizer: &tokenizer,
-            model: model.as_ref(),
-            vocab: tokenizer.vocab_size(),
+            model: model.as_ref().map(Model::file),
+            vocab,
             separator: self.separator.separator.as_deref(),
         };
         let (files, done) = words.write(&self.data, &self.output, self.shard)?;

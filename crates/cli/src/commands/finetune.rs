@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
+use import::ModelFile;
 use llm::{Model, Tokenizer};
 
 use crate::environment;
@@ -42,7 +43,8 @@ pub(crate) struct Finetune {
 #[derive(Args)]
 #[group(multiple = false, conflicts_with = "resume")]
 struct Method {
-    /// An adapter of rank r for the layers whose names end so, scaled by alpha / r [default: r=16,alpha=32,targets=q,v]
+    /// An adapter of rank r for the layers whose names end so, scaled by alpha / r [default: r=16,alpha=32,targets=q,v;
+    /// of GPT-2 targets=c_attn]
     #[arg(long, value_name = "r=N,alpha=A,targets=NAME,…")]
     lora: Option<Lora>,
     /// All weights
@@ -51,8 +53,9 @@ struct Method {
 }
 
 impl Default for Lora {
+    /// No targets stand for the usual ones of the model.
     fn default() -> Self {
-        Lora { r: 16, alpha: 32.0, targets: vec!["q".to_owned(), "v".to_owned()] }
+        Lora { r: 16, alpha: 32.0, targets: Vec::new() }
     }
 }
 
@@ -99,9 +102,16 @@ impl Finetune {
         let recipe = self.recipe.resolve(Defaults { rate, decay: 0.0, max_context })?;
         let path = path.canonicalize().with_context(|| format!("{}", path.display()))?;
         let task = match self.method.full {
-            true => Task::Full { model: path },
+            true => {
+                let llama2c = matches!(model.file(), ModelFile::Llama2c(_));
+                ensure!(!llama2c, "{}: llama2.c files are read, not written", path.display());
+                Task::Full { model: path }
+            }
             false => {
-                let lora = self.method.lora.clone().unwrap_or_default();
+                let mut lora = self.method.lora.clone().unwrap_or_default();
+                if lora.targets.is_empty() {
+                    lora.targets = model.usual_targets()?.iter().map(|&t| t.to_owned()).collect();
+                }
                 let targets: Vec<&str> = lora.targets.iter().map(String::as_str).collect();
                 // What does not fit is said before anything is tokenized.
                 model.new_adapter(&targets, lora.r, recipe.seed)?;
@@ -111,6 +121,11 @@ impl Finetune {
         let mut settings = Settings::new(task, recipe, self.run.compute());
         let DataArgs { data, eval_data, separator } = &self.data;
         if corpus::are_tokens(&[&data[..], eval_data].concat())? {
+            ensure!(
+                self.tokenizer.is_none(),
+                "--tokenizer is for text, and the data is tokens already"
+            );
+            separator.for_text(false)?;
             settings.data = corpus::tokens(data)?;
             settings.eval_data = corpus::tokens(eval_data)?;
             return Ok(settings);

@@ -1,8 +1,8 @@
 //! `rigel merge`: a model with an adapter added to its weights.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::Args;
 use import::PeftAdapter;
 use llm::Model;
@@ -30,6 +30,16 @@ impl Merge {
     pub(super) fn run(&self) -> Result<()> {
         let source = environment::hub()?.resolve(&self.model, &Downloads::default())?;
         destination::check(&self.output, false, &source, false)?;
+        let is_gguf = |path: &Path| path.extension().is_some_and(|e| e == "gguf");
+        match (is_gguf(&source), is_gguf(&self.output)) {
+            (true, false) => {
+                bail!("{}: the model is a .gguf file, and so is the result", self.output.display())
+            }
+            (false, true) => {
+                bail!("{}: the model is a directory, and so is the result", self.output.display())
+            }
+            _ => {}
+        }
         progress::spin("merging", || {
             let model = Model::load(&source)?;
             let adapter = model.adapter(&PeftAdapter::open(&self.adapter)?)?;

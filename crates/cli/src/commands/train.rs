@@ -7,12 +7,12 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 
-use crate::scratch;
 use crate::training::RunArgs;
 use crate::training::architecture::Architecture;
 use crate::training::corpus::{self, DataArgs, TokenizerArgs, Words};
 use crate::training::recipe::{Defaults, Recipe};
 use crate::training::settings::{Settings, Task};
+use crate::{output, scratch};
 
 /// Train a new model
 ///
@@ -57,13 +57,15 @@ impl Train {
         let DataArgs { data, eval_data, separator } = &self.data;
         let plan = scratch::folder()?.join("plan");
         fs::create_dir(&plan).with_context(|| format!("{}", plan.display()))?;
-        let choice = self.tokenizer.or(&architecture.tokenizer);
+        let choice = self.tokenizer.or_of(&architecture.tokenizer, data)?;
         match choice.place(data, &plan)? {
             Some(tokenizer) => {
                 let vocab = tokenizer.vocab_size();
                 architecture.set_ends(tokenizer.bos(), tokenizer.eos());
                 if let Some(own) = architecture.set_vocab(vocab) {
-                    eprintln!("note: the vocabulary has {vocab} ids by the tokenizer, not {own}");
+                    output::note(&format!(
+                        "note: the vocabulary has {vocab} ids by the tokenizer, not {own}"
+                    ));
                 }
                 let separator = separator.separator.as_deref();
                 let words = Words { tokenizer: &tokenizer, model: None, vocab, separator };
@@ -71,6 +73,7 @@ impl Train {
                 settings.eval_data = words.place(eval_data, dir, "held-out")?;
             }
             None => {
+                separator.for_text(false)?;
                 let vocab = corpus::vocab_of(data)?.max(corpus::vocab_of(eval_data)?);
                 architecture.set_vocab(vocab);
                 settings.data = corpus::tokens(data)?;

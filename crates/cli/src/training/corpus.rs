@@ -45,6 +45,18 @@ pub(crate) struct SeparatorArgs {
     pub(crate) separator: Option<String>,
 }
 
+impl SeparatorArgs {
+    /// # Errors
+    /// When a separator is given for data that is no text.
+    pub(crate) fn for_text(&self, text: bool) -> Result<()> {
+        ensure!(
+            text || self.separator.is_none(),
+            "--separator is for text, and the data is tokens already"
+        );
+        Ok(())
+    }
+}
+
 /// The tokenizer of a new model.
 #[derive(Args, Clone, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
@@ -67,9 +79,13 @@ impl TokenizerArgs {
         self.tokenizer.is_none() && self.vocab.is_none() && !self.chars
     }
 
-    /// What is said here, or else what `other` says.
-    pub(crate) fn or<'a>(&'a self, other: &'a Self) -> &'a Self {
-        if self.says_nothing() { other } else { self }
+    /// What is said here, or else what `other` says, unless that makes a tokenizer and the data is tokens already.
+    ///
+    /// # Errors
+    /// As for [`are_tokens`].
+    pub(crate) fn or_of<'a>(&'a self, other: &'a Self, data: &[PathBuf]) -> Result<&'a Self> {
+        let takes_other = self.says_nothing() && (other.tokenizer.is_some() || !are_tokens(data)?);
+        Ok(if takes_other { other } else { self })
     }
 
     /// Puts the tokenizer's files into the directory `dir` and opens it; `None` where token files are to be
@@ -82,12 +98,13 @@ impl TokenizerArgs {
         if let Some(file) = &self.tokenizer {
             // What it is; a copy under another name would not be found beside the weights.
             Tokenizer::from_file(file)?;
-            let name = match fs::read(file)?.trim_ascii_start().first() {
-                Some(b'{') => "tokenizer.json",
-                Some(b'\n') | None => "tokenizer.model",
-                Some(_) if file.extension() == Some(OsStr::new("model")) => "tokenizer.model",
-                Some(_) => bail!(
-                    "{}: only tokenizer.json and tokenizer.model can stand beside weights",
+            let bytes = fs::read(file)?;
+            let name = match (bytes.first(), bytes.trim_ascii_start().first()) {
+                // The first field of SentencePiece's file, of a length.
+                (Some(b'\n'), first) if first != Some(&b'{') => "tokenizer.model",
+                (_, Some(b'{')) => "tokenizer.json",
+                _ => bail!(
+                    "{}: only tokenizer.json and SentencePiece's tokenizer.model can stand beside weights",
                     file.display()
                 ),
             };
@@ -137,11 +154,16 @@ pub(crate) fn are_tokens(paths: &[PathBuf]) -> Result<bool> {
     let mut found = [false; 2];
     for path in paths {
         let failed = || format!("{}: cannot read", path.display());
-        let is = match fs::metadata(path).with_context(failed)?.is_dir() {
-            true => fs::read_dir(path).with_context(failed)?.flatten().any(|e| is_bin(&e.path())),
-            false => is_bin(path),
-        };
-        found[usize::from(is)] = true;
+        if !fs::metadata(path).with_context(failed)?.is_dir() {
+            found[usize::from(is_bin(path))] = true;
+            continue;
+        }
+        for entry in fs::read_dir(path).with_context(failed)?.flatten() {
+            let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+            if !hidden && entry.path().is_file() {
+                found[usize::from(is_bin(&entry.path()))] = true;
+            }
+        }
     }
     ensure!(
         found != [true; 2],

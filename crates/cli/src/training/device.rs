@@ -58,6 +58,18 @@ impl ComputeArgs {
         self.device == Some(Kind::Emulator)
     }
 
+    /// Checks what can be before there is a device.
+    ///
+    /// # Errors
+    /// As for [`ComputeArgs::open`].
+    pub(super) fn check(&self) -> Result<()> {
+        if self.is_half() {
+            let host = Arc::new(CpuBackend::new(1));
+            return self.engine.emulated(host, None).map(drop);
+        }
+        self.engine.none()
+    }
+
     /// The device.
     ///
     /// # Errors

@@ -21,8 +21,9 @@ const STEPS: usize = 3;
 pub(crate) fn dry_run(dir: &Path, as_json: bool) -> Result<()> {
     let mut settings = Settings::read(dir)?;
     let whole = settings.recipe.config.clone();
-    // One batch of each kind tells what many take.
-    settings.recipe.config.accumulation = 1;
+    // Two batches tell what many take: their sum exists beside the gradients of the next.
+    let measured = whole.accumulation.min(2);
+    settings.recipe.config.accumulation = measured;
     settings.recipe.config.evaluate_batches = Some(1);
     let Ready { model, mut batches, mut trainer, .. } =
         progress::spin("preparing", || settings.ready(dir))?;
@@ -31,7 +32,8 @@ pub(crate) fn dry_run(dir: &Path, as_json: bool) -> Result<()> {
         for _ in 0..=STEPS {
             let step = trainer.step(&mut batches.train)?;
             let gradient = step.seconds - step.update_seconds;
-            seconds.push(gradient * whole.accumulation as f64 + step.update_seconds);
+            let batches = whole.accumulation as f64 / measured as f64;
+            seconds.push(gradient * batches + step.update_seconds);
         }
         seconds.remove(0);
         seconds.sort_by(f64::total_cmp);

@@ -53,7 +53,7 @@ pub(crate) struct Recipe {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Part of the data that is held out where --eval-data names none, 0 for none [default: 0.1]
-    #[arg(long, value_name = "PART")]
+    #[arg(long, value_name = "PART", conflicts_with = "eval_data")]
     held_out: Option<f64>,
     /// Steps between evaluations on held-out data, 0 for none but the last [default: a tenth of all]
     #[arg(long, value_name = "N")]
@@ -129,7 +129,7 @@ pub(crate) struct Defaults {
 }
 
 impl Recipe {
-    /// What is said here, and what `other` says of the rest.
+    /// What is said here, and what `other` says of the rest; its warm-up is no longer than suits fewer steps.
     ///
     /// # Errors
     /// Never in practice: both are objects of the same keys.
@@ -139,7 +139,11 @@ impl Recipe {
             let said = own.iter().filter(|(_, value)| !value.is_null());
             all.extend(said.map(|(key, value)| (key.clone(), value.clone())));
         }
-        Ok(serde_json::from_value(all)?)
+        let mut all: Recipe = serde_json::from_value(all)?;
+        if let (None, Some(steps)) = (self.warmup, self.steps) {
+            all.warmup = all.warmup.map(|warmup| warmup.min(steps / 20));
+        }
+        Ok(all)
     }
 
     /// The recipe with its defaults.
@@ -157,19 +161,32 @@ impl Recipe {
         ensure!(peak > 0.0 && peak.is_finite(), "--lr is {peak}");
         ensure!((0.0..=peak).contains(&min_lr), "--min-lr is {min_lr}, --lr {peak}");
         ensure!((0.0..1.0).contains(&held_out), "--held-out is {held_out}, not from 0 up to 1");
+        let warmup = self.warmup.unwrap_or(total / 20);
+        ensure!(warmup <= total, "--warmup is {warmup}, --steps {total}");
+        let beta = |name: &str, said: Option<f64>, default: f64| {
+            let beta = said.unwrap_or(default);
+            ensure!((0.0..1.0).contains(&beta), "--{name} is {beta}, not from 0 up to 1");
+            Ok(beta)
+        };
+        let (beta1, beta2) = (beta("beta1", self.beta1, 0.9)?, beta("beta2", self.beta2, 0.95)?);
+        let at_least_0 = |name: &str, number: f64| {
+            ensure!(number >= 0.0 && number.is_finite(), "--{name} is {number}");
+            Ok(number)
+        };
+        let clip = at_least_0("clip", self.clip.unwrap_or(1.0))?;
+        let weight_decay = at_least_0("weight-decay", self.weight_decay.unwrap_or(defaults.decay))?;
+        ensure!(self.eval_batches != Some(0), "--eval-batches is 0");
+        ensure!(self.keep != Some(0), "--keep is 0");
         let tenth = Some((total / 10).max(1));
         let or_none = |said: Option<u64>| said.or(tenth).filter(|&n| n > 0);
-        let beta1 = self.beta1.unwrap_or(0.9);
         let rule = match self.optimizer.unwrap_or(Optimizer::Adamw) {
-            Optimizer::Adamw => {
-                Rule::Adamw { beta1, beta2: self.beta2.unwrap_or(0.95), epsilon: 1e-8 }
-            }
+            Optimizer::Adamw => Rule::Adamw { beta1, beta2, epsilon: 1e-8 },
             Optimizer::Sgd => Rule::Sgd { momentum: beta1, nesterov: false },
         };
         let optimizer = OptimizerConfig {
             rule,
-            weight_decay: self.weight_decay.unwrap_or(defaults.decay),
-            clip: Some(self.clip.unwrap_or(1.0)).filter(|&c| c != 0.0),
+            weight_decay,
+            clip: Some(clip).filter(|&c| c != 0.0),
             ..OptimizerConfig::default()
         };
         let decay = match self.schedule.unwrap_or(Shape::Cosine) {
@@ -177,7 +194,6 @@ impl Recipe {
             Shape::Linear => Decay::Linear,
             Shape::Cosine => Decay::Cosine,
         };
-        let warmup = self.warmup.unwrap_or(total / 20);
         let early_stop = self.patience.map(|patience| EarlyStop { patience, min_improvement: 0.0 });
         Ok(Resolved {
             batch: self.batch.unwrap_or(8),
@@ -185,7 +201,7 @@ impl Recipe {
             seed: self.seed.unwrap_or(1),
             held_out,
             save_every: or_none(self.save_every),
-            keep: self.keep.unwrap_or(2).max(1),
+            keep: self.keep.unwrap_or(2),
             recompute: self.recompute,
             config: Config {
                 optimizer,

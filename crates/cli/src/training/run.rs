@@ -64,6 +64,7 @@ impl Settings {
     /// When model, data and settings do not fit each other, or one cannot be read.
     fn plan(&self, dir: &Path) -> Result<Planned> {
         let recipe = &self.recipe;
+        self.compute.check()?;
         let model = Model::load(dir.join(self.task.model()))?;
         let batches = Batches::open(dir, self, model.config().vocab)?;
         let (sequences, tokens) = (recipe.batch, recipe.seq_len);
@@ -88,13 +89,13 @@ impl Settings {
         let trainer = Trainer::with_first(&*device.backend, gradients, &first, config, threads)?;
         // On an engine what it does not take is the CPU's, always.
         for fallback in trainer.fallbacks().iter().filter(|_| !half).take(1) {
-            eprintln!(
+            output::note(&format!(
                 "note: {} operations run on the slow reference interpreter; first {} in {}: {}",
                 trainer.fallbacks().len(),
                 fallback.kind.name(),
                 fallback.function,
                 fallback.reason
-            );
+            ));
         }
         Ok(Ready { model, batches, trainer, device })
     }
@@ -150,7 +151,7 @@ fn newest(dir: &Path) -> Result<Option<Checkpoint>> {
         match Checkpoint::read(&path) {
             Ok(checkpoint) => return Ok(Some(checkpoint)),
             Err(error) => {
-                eprintln!("note: {error}; the one before is taken");
+                output::note(&format!("note: {error}; the one before is taken"));
                 last = Some(error);
             }
         }

@@ -10,7 +10,7 @@ use analysis::units::size;
 use indicatif::ProgressBar;
 use train::{Evaluation, Observer, Step};
 
-use crate::progress;
+use crate::{output, progress};
 
 /// Time between plain lines.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -36,7 +36,7 @@ impl Watch {
 
     fn line(&self, text: &str) {
         match self.bar.is_hidden() {
-            true => eprintln!("{text}"),
+            true => output::note(text),
             false => self.bar.println(text),
         }
     }
@@ -65,7 +65,7 @@ impl Observer for Watch {
         let due = self.shown.is_none_or(|at| at.elapsed() >= PAUSE) || step.step == self.total;
         if due && self.bar.is_hidden() {
             self.shown = Some(Instant::now());
-            eprintln!("step {}/{}  {text}", step.step, self.total);
+            output::note(&format!("step {}/{}  {text}", step.step, self.total));
         }
         Ok(match self.cancel.load(Ordering::Relaxed) {
             true => ControlFlow::Break(()),

@@ -290,6 +290,41 @@ fn a_dry_run_says_what_a_run_takes_and_leaves_nothing() {
     place.holds_no_more_than(&["arch.toml", "text.txt"]);
 }
 
+/// The architectures that have names, for a few steps: their recipes are made for long runs.
+#[test]
+fn presets() {
+    let place = Place::new();
+    for (arch, more) in [("tiny", None), ("stories110m", Some("300")), ("gpt2-124m", Some("300"))] {
+        let tokens = [["--vocab"].as_slice(), more.as_slice()].concat();
+        let own = ["train", "--arch", arch, "--data", "text.txt", "--dry-run", "--json"];
+        let small = ["--steps", "3", "--seq-len", "16", "--batch", "1"];
+        let tokens = if more.is_some() { &tokens[..] } else { &[] };
+        let told = json(&place.rigel(&[&own[..], &small, tokens].concat()));
+        assert_eq!(told["steps"], 3, "{arch}: {told}");
+    }
+    // A tokenizer is made of text alone, and nobody asked for one of the characters here.
+    place.write("words.txt", &"once upon a time there was a fox. ".repeat(40));
+    let tokenizer = model("tok512.bin");
+    let made =
+        place.rigel(&["data", "tokenize", "words.txt", "-o", "t.bin", "--tokenizer", &tokenizer]);
+    assert_eq!(made.code, 0, "{}", made.err);
+    let own = ["train", "--arch", "tiny", "--data", "t.bin", "--dry-run", "--steps", "3"];
+    let small = ["--seq-len", "16", "--batch", "1"];
+    assert_eq!(place.rigel(&[&own[..], &small].concat()).code, 0);
+    let told = place.rigel(&[&own[..], &small, &["--separator", "x"]].concat());
+    assert_fails(&told, &["--separator", "tokens already"]);
+    assert_fails(&place.rigel(&[&own[..], &small, &["--chars"]].concat()), &["--chars"]);
+}
+
+/// Products of pairs that are rounded train as well.
+#[test]
+fn in_bf16() {
+    let place = Place::new();
+    let made = place.train("run", &["--precision", "bf16", "--json"]);
+    let best = json(&made)["best"]["loss"].as_f64().unwrap();
+    assert!(best < 1.5, "{best}");
+}
+
 #[test]
 fn what_cannot_be_trained() {
     let place = Place::new();
@@ -300,6 +335,13 @@ fn what_cannot_be_trained() {
     fails(&["--seq-len", "65"], &["65", "64"]);
     fails(&["--lr", "0"], &["--lr is 0"]);
     fails(&["--held-out", "1"], &["--held-out is 1"]);
+    fails(&["--warmup", "100"], &["--warmup is 100", "--steps 60"]);
+    fails(&["--beta1", "1.5"], &["--beta1 is 1.5"]);
+    fails(&["--clip=-1"], &["--clip is -1"]);
+    fails(&["--eval-batches", "0"], &["--eval-batches is 0"]);
+    fails(&["--keep", "0"], &["--keep is 0"]);
+    fails(&["--chip", "m4"], &["--chip"]);
+    fails(&["--device", "emulator", "--chip", "m9"], &["m9", "m4-max"]);
     fails(&["--vocab", "100"], &["257"]);
     fails(&["--tokenizer", "none.json"], &["none.json"]);
     fails(&["--eval-data", "none.txt"], &["none.txt"]);
@@ -327,5 +369,6 @@ fn what_cannot_be_trained() {
         rigel(own.into_iter().chain(["--data".to_owned(), place.path("text.txt")]).chain(more))
     };
     assert_fails(&tune(&["--lora", "targets=queries"]), &["\"queries\"", "q_proj"]);
+    assert_fails(&tune(&["--full"]), &["llama2.c", "not written"]);
     assert_eq!(tune(&["--lora", "rank=3"]).code, 2);
 }

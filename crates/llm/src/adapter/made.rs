@@ -23,6 +23,16 @@ const SHORT: &[(&str, &str)] = &[
 ];
 
 impl Model {
+    /// The targets of [`Model::new_adapter`] that are usual: queries and values, or the one layer that makes
+    /// them together with the keys.
+    ///
+    /// # Errors
+    /// When the weights are not as the family has them.
+    pub fn usual_targets(&self) -> Result<&'static [&'static str]> {
+        let apart = self.linear_layers()?.iter().any(|path| path.ends_with("q_proj"));
+        Ok(if apart { &["q", "v"] } else { &["c_attn"] })
+    }
+
     /// An adapter that changes nothing yet, of `rank`, for the linear layers whose paths in Hugging Face's
     /// model end in one of `targets`, such as `q_proj` or its short form `q`.
     ///

@@ -111,6 +111,10 @@ impl TokenWriter {
                 self.path.with_file_name(format!("{stem}-{:05}.{end}", self.written.len()))
             }
         };
+        if self.shard.is_some() && path.symlink_metadata().is_ok() {
+            // Of a longer set the last would stay, and be read with this one.
+            return Err(TrainError::file(&path, "is there already; remove the shards of before"));
+        }
         let out = open.finish(self.vocab).map_err(TrainError::io(&path, "write"))?;
         import::end_file(out, &path)?;
         self.written.push(path);

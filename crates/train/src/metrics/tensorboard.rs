@@ -88,11 +88,10 @@ impl EventFile {
         let mut events = EventFile { path, file };
         let version = Some("brain.Event:2".to_owned());
         events.write(&Event { wall_time: now(), file_version: version, ..Event::default() })?;
-        if done > 0 {
-            let session_log = Some(SessionLog { status: 1 });
-            let step = done as i64 + 1;
-            events.write(&Event { wall_time: now(), step, session_log, ..Event::default() })?;
-        }
+        // What an earlier file has of later steps was given up; of a first file this says nothing.
+        let session_log = Some(SessionLog { status: 1 });
+        let step = done as i64 + 1;
+        events.write(&Event { wall_time: now(), step, session_log, ..Event::default() })?;
         Ok(events)
     }
 
