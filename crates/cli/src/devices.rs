@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ane_driver::{AneBackend, Options, Stats};
+use ane_driver::{AneBackend, ConstantInputs, Options, Stats, Update};
 use ane_emu::{Arithmetic, Emulator, Machine};
 use ane_model::{Chip, Os};
 use ane_port::AnePort;
@@ -92,8 +92,12 @@ pub(crate) struct Device {
     engine: Option<Engine>,
 }
 
+/// Tells what an engine did so far, and how many compilations this process has left where they are numbered.
+pub(crate) type EngineStats = Arc<dyn Fn() -> (Stats, Option<usize>)>;
+
 struct Engine {
-    stats: Box<dyn Fn() -> Stats>,
+    stats: EngineStats,
+    constant: Box<dyn Fn(Vec<String>) -> Arc<dyn Backend>>,
     adapt: Box<dyn Fn(Factors) -> exec::Result<()>>,
     /// All if none is named.
     functions: Option<Vec<String>>,
@@ -127,7 +131,7 @@ impl DeviceArgs {
                 self.engine.none()?;
                 Ok(Box::new(|_| Device::host(host)))
             }
-            Kind::Emulator => self.engine.emulated(host, Some(functions)),
+            Kind::Emulator => self.engine.emulated(host, Some(functions), None),
             Kind::Ane => self.engine.own(host, Some(functions)),
         }
     }
@@ -174,7 +178,8 @@ impl EngineArgs {
         }
     }
 
-    /// An emulated engine for `functions`, all if none is named.
+    /// An emulated engine for `functions`, all if none is named, whose constant weights are changed by `update`,
+    /// or as its self-test says.
     ///
     /// # Errors
     /// When there is no such chip.
@@ -182,6 +187,7 @@ impl EngineArgs {
         &self,
         host: Arc<CpuBackend>,
         functions: Option<Vec<String>>,
+        update: Option<Update>,
     ) -> Result<Open> {
         let chip = chip(self.chip.as_deref().unwrap_or("m4"))?;
         let os = match self.os {
@@ -196,7 +202,8 @@ impl EngineArgs {
         let machine = Machine::new(chip.clone(), os, arithmetic, scratch::folder()?);
         let title = format!("emulated {}", chip.title);
         let port = Emulator::new(machine);
-        Ok(Box::new(move |slots| over(port, host, (chip, os, title), functions, slots)))
+        let chip = (chip, os, title);
+        Ok(Box::new(move |slots| over(port, host, chip, functions, update, slots)))
     }
 
     /// This Mac's engine for `functions`, all if none is named, after its self-test.
@@ -214,7 +221,8 @@ impl EngineArgs {
         let machine = port.machine().clone();
         let (chip, os) = (chip(&machine.chip)?, format!("macos{}", machine.os).parse()?);
         let title = chip.title.clone();
-        Ok(Box::new(move |slots| over(port, host, (chip, os, title), functions, slots)))
+        let chip = (chip, os, title);
+        Ok(Box::new(move |slots| over(port, host, chip, functions, None, slots)))
     }
 }
 
@@ -223,6 +231,7 @@ fn over<P: Port + 'static>(
     host: Arc<CpuBackend>,
     (chip, os, title): (Chip, Os, String),
     functions: Option<Vec<String>>,
+    update: Option<Update>,
     adapters: Vec<AdapterSlot>,
 ) -> Device {
     let multiple = passes::ane::width_multiple(&chip);
@@ -232,13 +241,19 @@ fn over<P: Port + 'static>(
         functions: functions.clone(),
         columns: COLUMNS.to_vec(),
         variable: Variable { adapters, ..Variable::default() },
-        update: None,
+        update,
         exhausted: None,
     };
-    let backend = Arc::new(AneBackend::new(Arc::new(port), host, options));
-    let (told, adapted) = (backend.clone(), backend.clone());
+    let (port, budget) = (Arc::new(port), options.chip.runtime.compiles.as_ref());
+    let budget = budget.map(|fact| fact.value as usize);
+    let backend = Arc::new(AneBackend::new(port.clone(), host, options));
+    let (told, adapted, fixed) = (backend.clone(), backend.clone(), backend.clone());
     let engine = Engine {
-        stats: Box::new(move || told.stats()),
+        stats: Arc::new(move || {
+            let left = budget.map(|all| all.saturating_sub(port.usage().compilations));
+            (told.stats(), left)
+        }),
+        constant: Box::new(move |inputs| Arc::new(ConstantInputs::new(fixed.clone(), inputs))),
         adapt: Box::new(move |factors| adapted.use_adapter(Some(factors))),
         functions,
         title,
@@ -277,30 +292,42 @@ impl Device {
         self.engine.as_ref().map_or(Ok(()), |e| Ok((e.adapt)(factors)?))
     }
 
+    /// The backend for which `inputs` are constants of an engine's programs; the CPU as it is.
+    pub(crate) fn with_constants(&self, inputs: Vec<String>) -> Arc<dyn Backend> {
+        self.engine.as_ref().map_or_else(|| self.backend.clone(), |e| (e.constant)(inputs))
+    }
+
+    /// What an engine, if there is one, tells of its work.
+    pub(crate) fn stats(&self) -> Option<EngineStats> {
+        self.engine.as_ref().map(|e| e.stats.clone())
+    }
+
     /// Time of an engine's dispatches so far by its clock.
     pub(crate) fn predicted(&self) -> Option<std::time::Duration> {
-        (self.engine.as_ref()?.stats)().predicted
+        (self.engine.as_ref()?.stats)().0.predicted
     }
 
     /// What an engine did, for programs: its times on an emulated engine's clock are predictions.
     pub(crate) fn report(&self) -> Option<Value> {
         let engine = self.engine.as_ref()?;
-        let stats = (engine.stats)();
+        let (stats, _) = (engine.stats)();
         Some(json!({
             "name": engine.title,
             "compilations": stats.compilations,
             "loads": stats.loads,
+            "reloads": stats.reloads,
             "evictions": stats.evictions,
             "dispatches": stats.dispatches,
             "copied_bytes": stats.copied,
             "predicted_s": stats.predicted.map(|t| t.as_secs_f64()),
+            "preparing_s": stats.preparing.map(|t| t.as_secs_f64()),
         }))
     }
 
     /// What an engine did, in a line.
     pub(crate) fn summary(&self) -> Option<String> {
         let engine = self.engine.as_ref()?;
-        let Stats { compilations, dispatches, copied, predicted, .. } = (engine.stats)();
+        let (Stats { compilations, dispatches, copied, predicted, .. }, _) = (engine.stats)();
         let time = predicted.map_or_else(String::new, |t| {
             let ms = t.as_secs_f64() * 1e3;
             format!("; the dispatches take {ms:.1} ms by the rates of its chip's file, which nobody measured here")

@@ -65,7 +65,7 @@ impl OnDevice {
     ) -> Result<Self> {
         let host = Arc::new(CpuBackend::new(threads));
         let device = match device {
-            Device::Emulator => engine.emulated(host, None)?(Vec::new()),
+            Device::Emulator => engine.emulated(host, None, None)?(Vec::new()),
             Device::Ane => engine.own(host, None)?(Vec::new()),
             Device::Cpu | Device::Interpreter => devices::Device::host(host),
         };

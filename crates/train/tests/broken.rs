@@ -51,7 +51,7 @@ fn train(dir: &Path) -> rigel_train::Result<()> {
     }
     let settings = serde_json::Value::Null;
     let checkpoints = Checkpoints { dir: dir_of, every: Some(1), keep: 2, settings };
-    let mut lines = JsonLines::open(&dir.join("metrics.jsonl"), trainer.progress().step)?;
+    let mut lines = <JsonLines>::open(&dir.join("metrics.jsonl"), trainer.progress().step)?;
     trainer.run(&mut data, None, Some(&checkpoints), &mut lines).map(|_| ())
 }
 

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use cpu::CpuBackend;
+use exec::Backend;
 use passes::grad::Gradients;
 use serde::{Deserialize, Serialize};
 
@@ -24,9 +25,25 @@ pub(crate) struct ComputeArgs {
     /// Threads of the CPU; all processors by default
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS))]
     threads: Option<u16>,
+    /// How the engine gets the weights of each step [default: inputs, the cheapest by every rate that is known]
+    #[arg(long, value_enum)]
+    update: Option<Update>,
     /// What the CPU rounds the operands of matrix products to; sums and weights are kept in fp32 [default: fp32]
     #[arg(long, value_enum)]
     precision: Option<Precision>,
+}
+
+/// See [`ane_driver::Update`].
+#[derive(Clone, Copy, PartialEq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Update {
+    /// As inputs of its programs
+    Inputs,
+    /// As constants, by overwriting weight files and loading them again if the engine's self-test says that this works,
+    /// else by compiling
+    Tested,
+    /// As constants, by compiling all programs again
+    Recompile,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug, ValueEnum, Serialize, Deserialize)]
@@ -65,8 +82,9 @@ impl ComputeArgs {
     pub(super) fn check(&self) -> Result<()> {
         if self.is_half() {
             let host = Arc::new(CpuBackend::new(1));
-            return self.engine.emulated(host, None).map(drop);
+            return self.engine.emulated(host, None, None).map(drop);
         }
+        ensure!(self.update.is_none(), "--update is of --device emulator");
         self.engine.none()
     }
 
@@ -81,10 +99,22 @@ impl ComputeArgs {
         };
         let host = Arc::new(CpuBackend::new(self.threads()).with_matmul(precision));
         if self.is_half() {
-            return Ok(self.engine.emulated(host, None)?(Vec::new()));
+            let update = match self.update {
+                Some(Update::Recompile) => Some(ane_driver::Update::Recompile),
+                Some(Update::Inputs | Update::Tested) | None => None,
+            };
+            return Ok(self.engine.emulated(host, None, update)?(Vec::new()));
         }
         self.engine.none()?;
         Ok(Device::host(host))
+    }
+
+    /// What prepares programs whose parameters are the inputs `parameters`.
+    pub(super) fn backend(&self, device: &Device, parameters: Vec<String>) -> Arc<dyn Backend> {
+        match self.update {
+            Some(Update::Inputs) | None => device.backend.clone(),
+            Some(_) => device.with_constants(parameters),
+        }
     }
 
     /// The program as the device takes it: engines take plain MIL.

@@ -5,6 +5,7 @@
 //! - `model/`: the model at the start, where one was made;
 //! - `data/`: token files, where data was tokenized for it;
 //! - `checkpoints/`, `metrics.jsonl` and TensorBoard's event files, which [`train`] writes;
+//! - `engine.jsonl`: what each step took of an engine;
 //! - `final/`, `final.gguf` or `adapter/`: the result.
 //!
 //! The directory appears with the first three; every run then goes on from its newest checkpoint or, where there is
@@ -14,6 +15,7 @@ pub(crate) mod architecture;
 pub(crate) mod corpus;
 mod device;
 mod dry_run;
+mod engine_log;
 pub(crate) mod recipe;
 mod run;
 pub(crate) mod settings;

@@ -1,11 +1,12 @@
 //! A run from its directory to its result.
 
-use std::fs;
 use std::path::Path;
-use std::process::ExitCode;
-use std::sync::atomic::Ordering;
+use std::process::{self, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::{env, fs};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 use llm::{Batch, Model};
 use serde_json::json;
 use train::metrics::JsonLines;
@@ -15,12 +16,13 @@ use train::{
 };
 
 use super::corpus::Batches;
+use super::engine_log::EngineLog;
 use super::settings::{Settings, Task};
 use super::task::Trained;
 use super::watch::Watch;
 use crate::devices::Device;
 use crate::interrupt::{self, Heeded};
-use crate::{output, progress};
+use crate::{output, progress, scratch};
 
 /// Makes the run `dir` whole: `fill` writes into a directory, which then appears under that name.
 ///
@@ -86,7 +88,9 @@ impl Settings {
         let mut config = self.recipe.config.clone();
         config.loss_scaling = half.then(LossScaling::default);
         let threads = self.compute.threads();
-        let trainer = Trainer::with_first(&*device.backend, gradients, &first, config, threads)?;
+        let parameters = gradients.parameters.iter().map(|p| p.input.clone()).collect();
+        let backend = self.compute.backend(&device, parameters);
+        let trainer = Trainer::with_first(&*backend, gradients, &first, config, threads)?;
         // On an engine what it does not take is the CPU's, always.
         for fallback in trainer.fallbacks().iter().filter(|_| !half).take(1) {
             output::note(&format!(
@@ -120,21 +124,53 @@ pub(crate) fn go_on(dir: &Path, as_json: bool) -> Result<ExitCode> {
     }
     let (done, total) = (trainer.progress().step, trainer.config().schedule.total);
     let heeded = Heeded::new();
+    let exhausted = Arc::new(AtomicBool::new(false));
     let end = if is_over(&trainer) {
         End::Finished
     } else {
         let mut observers: Vec<Box<dyn Observer>> = vec![
-            Box::new(JsonLines::open(&dir.join("metrics.jsonl"), done)?),
+            Box::new(<JsonLines>::open(&dir.join("metrics.jsonl"), done)?),
             Box::new(EventFile::create(dir, done)?),
             Box::new(Watch::new(done, total, heeded.flag())),
         ];
+        if let Some(stats) = device.stats() {
+            observers.push(Box::new(EngineLog::open(
+                &dir.join("engine.jsonl"),
+                done,
+                stats,
+                exhausted.clone(),
+            )?));
+        }
         let held_out = batches.held_out.as_mut().map(|h| h as &mut dyn BatchSource);
         trainer.run(&mut batches.train, held_out, Some(&checkpoints), &mut observers)?
     };
+    let interrupted = heeded.flag().load(Ordering::Relaxed);
+    if end == End::Stopped && exhausted.load(Ordering::Relaxed) && !interrupted {
+        return again(dir, as_json);
+    }
     let result = settings.task.result(dir, &model);
     replace(&settings.task, &model, &trainer, &result)?;
     report(&trainer, &device, end, &result, as_json)?;
     Ok(if end == End::Stopped { interrupt::status() } else { ExitCode::SUCCESS })
+}
+
+/// Goes on with the run in a new process, which an engine compiles for again.
+#[cfg(unix)]
+fn again(dir: &Path, as_json: bool) -> Result<ExitCode> {
+    use std::os::unix::process::CommandExt;
+    let program = env::current_exe().context("cannot start again")?;
+    // The command that the run was begun or taken up by.
+    let command = env::args_os().nth(1).context("cannot start again")?;
+    scratch::remove();
+    let mut next = process::Command::new(program);
+    next.arg(command).args(["--resume", "--out"]).arg(dir);
+    next.args(as_json.then_some("--json"));
+    Err(Error::new(next.exec()).context("cannot start again"))
+}
+
+#[cfg(not(unix))]
+fn again(_: &Path, _: bool) -> Result<ExitCode> {
+    bail!("this process can compile no more; --resume goes on")
 }
 
 /// Whether the schedule or the held-out loss has ended the run that `trainer` took up.

@@ -316,6 +316,42 @@ fn presets() {
     assert_fails(&place.rigel(&[&own[..], &small, &["--chars"]].concat()), &["--chars"]);
 }
 
+/// On an emulated engine, by each way of giving it the weights: the same losses, and what each step takes.
+#[test]
+fn on_an_engine() {
+    let place = Place::new();
+    let common = ["--device", "emulator", "--engine-arithmetic", "fp16"];
+    let more = ["--batch", "1", "--eval-batches", "1", "--schedule", "constant", "--warmup", "0"];
+    let cpu = place.train("cpu", &[&more[..], &["--steps", "4"]].concat());
+    assert_eq!(cpu.code, 0, "{}", cpu.err);
+    let losses = |run: &str| -> Vec<f64> {
+        let records = place.records(run);
+        records.iter().filter(|r| r["kind"] == "step").map(|r| number(&r["loss"])).collect()
+    };
+    // The last are more steps than a process can compile for: it starts itself again.
+    for (update, count) in [("inputs", 4), ("tested", 4), ("recompile", 20)] {
+        let steps = ["--update", update, "--steps", &count.to_string(), "--json"];
+        let run = place.train(update, &[&common[..], &more, &steps].concat());
+        assert!(number(&json(&run)["engine"]["dispatches"]) > 0.0, "{update}: {}", run.out);
+        for (engine, cpu) in losses(update).iter().zip(losses("cpu")) {
+            assert!((engine / cpu - 1.0).abs() < 0.01, "{update}: {engine}, not {cpu}");
+        }
+        let lines = fs::read_to_string(place.path(&format!("{update}/engine.jsonl"))).unwrap();
+        let last: Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+        assert_eq!((lines.lines().count(), &last["step"]), (count, &count.into()), "{lines}");
+        // An M4 ignores what was reloaded, so that what is tested is to compile.
+        assert_eq!(number(&last["reloads"]), 0.0, "{update}: {last}");
+        assert_eq!(number(&last["compilations"]) > 0.0, update != "inputs", "{update}: {last}");
+        assert!(number(&last["predicted_s"]) > 0.0, "{last}");
+        let compiled = lines.lines().map(|line| {
+            let line: Value = serde_json::from_str(line).unwrap();
+            number(&line["compilations"])
+        });
+        assert_eq!(compiled.sum::<f64>() > 119.0, count == 20, "{lines}");
+    }
+    assert_fails(&place.train("x", &["--update", "inputs"]), &["--update", "emulator"]);
+}
+
 /// Products of pairs that are rounded train as well.
 #[test]
 fn in_bf16() {

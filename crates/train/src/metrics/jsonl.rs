@@ -2,9 +2,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::{Evaluation, Observer, Result, Step, TrainError};
@@ -19,7 +21,13 @@ pub enum Record {
     Evaluation(Evaluation),
 }
 
-impl Record {
+/// What is known after a step.
+pub trait Line: Serialize + DeserializeOwned {
+    /// The step.
+    fn step(&self) -> u64;
+}
+
+impl Line for Record {
     fn step(&self) -> u64 {
         match self {
             Record::Step(s) => s.step,
@@ -28,11 +36,11 @@ impl Record {
     }
 }
 
-/// The records in `path`. A last line that was cut off, as by a killed process, is left out.
+/// The lines of `path`. A last line that was cut off, as by a killed process, is left out.
 ///
 /// # Errors
-/// When the file cannot be read or another line is no record.
-pub fn read(path: &Path) -> Result<Vec<Record>> {
+/// When the file cannot be read or another line is none.
+pub fn read<L: Line>(path: &Path) -> Result<Vec<L>> {
     let text = fs::read_to_string(path).map_err(TrainError::io(path, "read"))?;
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let record = |(i, line): (usize, &str)| {
@@ -42,13 +50,14 @@ pub fn read(path: &Path) -> Result<Vec<Record>> {
     whole.lines().enumerate().map(record).collect()
 }
 
-/// Writes each record when it comes.
-pub struct JsonLines {
+/// Writes each line when it comes.
+pub struct JsonLines<L = Record> {
     path: PathBuf,
     file: File,
+    lines: PhantomData<L>,
 }
 
-impl JsonLines {
+impl<L: Line> JsonLines<L> {
     /// Goes on with the file at `path` behind step `done`: what a broken run wrote of later steps is
     /// removed. With 0, it begins anew.
     ///
@@ -57,25 +66,29 @@ impl JsonLines {
     pub fn open(path: &Path, done: u64) -> Result<Self> {
         let mut lines = Vec::new();
         if done > 0 && path.exists() {
-            for record in read(path)?.iter().filter(|r| r.step() <= done) {
+            for record in read::<L>(path)?.iter().filter(|l| l.step() <= done) {
                 line(record, path, &mut lines)?;
             }
         }
         import::write_file(path, |out| out.write_all(&lines))?;
         let file = OpenOptions::new().append(true).open(path);
         let file = file.map_err(TrainError::io(path, "open"))?;
-        Ok(JsonLines { path: path.to_owned(), file })
+        Ok(JsonLines { path: path.to_owned(), file, lines: PhantomData })
     }
 
-    fn write(&mut self, record: &Record) -> Result<()> {
+    /// Writes a line.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn write(&mut self, written: &L) -> Result<()> {
         let mut bytes = Vec::new();
-        line(record, &self.path, &mut bytes)?;
+        line(written, &self.path, &mut bytes)?;
         self.file.write_all(&bytes).map_err(TrainError::io(&self.path, "write"))
     }
 }
 
-fn line(record: &Record, path: &Path, out: &mut Vec<u8>) -> Result<()> {
-    serde_json::to_writer(&mut *out, record).map_err(|e| TrainError::file(path, e.to_string()))?;
+fn line(written: &impl Line, path: &Path, out: &mut Vec<u8>) -> Result<()> {
+    serde_json::to_writer(&mut *out, written).map_err(|e| TrainError::file(path, e.to_string()))?;
     out.push(b'\n');
     Ok(())
 }

@@ -3,7 +3,7 @@
 mod jsonl;
 pub mod tensorboard;
 
-pub use jsonl::{JsonLines, Record, read};
+pub use jsonl::{JsonLines, Line, Record, read};
 
 /// The most memory that this process has had, in bytes; `None` where the system does not tell.
 pub fn peak_memory() -> Option<u64> {

@@ -78,21 +78,21 @@ fn event_files_of_a_run_that_goes_on() {
 fn json_lines_go_on_behind_a_step() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("metrics.jsonl");
-    let mut lines = JsonLines::open(&path, 0).unwrap();
+    let mut lines = <JsonLines>::open(&path, 0).unwrap();
     for i in 1..=4 {
         assert!(lines.step(&step(i)).unwrap().is_continue());
     }
     lines.evaluated(&evaluation(4)).unwrap();
-    let all = read(&path).unwrap();
+    let all = read::<Record>(&path).unwrap();
     assert_eq!(all[1], Record::Step(step(2)));
     assert_eq!(all[4], Record::Evaluation(evaluation(4)));
     // A process that was killed in the middle of a line.
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, &text[..text.len() - 9]).unwrap();
-    assert_eq!(read(&path).unwrap(), all[..4]);
-    let mut lines = JsonLines::open(&path, 2).unwrap();
+    assert_eq!(read::<Record>(&path).unwrap(), all[..4]);
+    let mut lines = <JsonLines>::open(&path, 2).unwrap();
     assert!(lines.step(&step(3)).unwrap().is_continue());
-    assert_eq!(read(&path).unwrap(), all[..3]);
+    assert_eq!(read::<Record>(&path).unwrap(), all[..3]);
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
@@ -102,9 +102,9 @@ fn json_lines_go_on_behind_a_step() {
         assert_eq!(mode(&path), mode(&plain), "others can read it as any file");
     }
     fs::write(&path, "{}\n").unwrap();
-    assert!(read(&path).unwrap_err().to_string().contains("line 1"));
-    JsonLines::open(&path, 0).unwrap();
-    assert_eq!(read(&path).unwrap(), []);
+    assert!(read::<Record>(&path).unwrap_err().to_string().contains("line 1"));
+    <JsonLines>::open(&path, 0).unwrap();
+    assert_eq!(read::<Record>(&path).unwrap(), []);
 }
 
 #[test]

@@ -1,0 +1,89 @@
+//! What each step takes of an engine, as JSON lines.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ane_driver::Stats;
+use serde::{Deserialize, Serialize};
+use train::metrics::{JsonLines, Line};
+use train::{Observer, Step};
+
+use crate::devices::EngineStats;
+
+/// One line: a step, what it takes, evaluations since the step before included. Times are those of the engine's
+/// clock, unknown where its chip's file lacks a rate.
+#[derive(Serialize, Deserialize)]
+struct Taken {
+    step: u64,
+    compilations: usize,
+    loads: usize,
+    reloads: usize,
+    dispatches: usize,
+    copied_bytes: usize,
+    predicted_s: Option<f64>,
+    preparing_s: Option<f64>,
+}
+
+impl Line for Taken {
+    fn step(&self) -> u64 {
+        self.step
+    }
+}
+
+/// Writes them, and stops the run before a step for which this process has too few compilations left.
+pub(super) struct EngineLog {
+    lines: JsonLines<Taken>,
+    stats: EngineStats,
+    before: Stats,
+    /// The most compilations that a step took so far.
+    most: usize,
+    exhausted: Arc<AtomicBool>,
+}
+
+impl EngineLog {
+    /// Goes on with the file at `path` behind step `done`. `exhausted` is set when the run is stopped.
+    ///
+    /// # Errors
+    /// As for [`JsonLines::open`].
+    pub(super) fn open(
+        path: &Path,
+        done: u64,
+        stats: EngineStats,
+        exhausted: Arc<AtomicBool>,
+    ) -> train::Result<Self> {
+        let (lines, before) = (JsonLines::open(path, done)?, stats().0);
+        Ok(EngineLog { lines, before, stats, most: 0, exhausted })
+    }
+}
+
+impl Observer for EngineLog {
+    fn step(&mut self, step: &Step) -> train::Result<ControlFlow<()>> {
+        let (now, left) = (self.stats)();
+        let before = std::mem::replace(&mut self.before, now);
+        // Before the first dispatch there is no time yet.
+        let since = |now: Option<Duration>, before: Option<Duration>| {
+            Some((now? - before.unwrap_or_default()).as_secs_f64())
+        };
+        let compilations = now.compilations - before.compilations;
+        self.lines.write(&Taken {
+            step: step.step,
+            compilations,
+            loads: now.loads - before.loads,
+            reloads: now.reloads - before.reloads,
+            dispatches: now.dispatches - before.dispatches,
+            copied_bytes: now.copied - before.copied,
+            predicted_s: since(now.predicted, before.predicted),
+            preparing_s: since(now.preparing, before.preparing),
+        })?;
+        self.most = self.most.max(compilations);
+        // Enough for a step, and for an evaluation after it.
+        if left.is_some_and(|left| left < 2 * self.most) {
+            self.exhausted.store(true, Ordering::Relaxed);
+            return Ok(ControlFlow::Break(()));
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}
