@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use exec::{ExecError, Result, State, Tensors};
+use exec::{ExecError, Result, State};
 use kernels::Pool;
 use mil::eval::{self, Arithmetic, Array, States, Value};
 use mil::{Error, ErrorKind, OpError, OpId, ValueId};
@@ -53,7 +53,7 @@ impl Kept {
     }
 }
 
-/// Runs `plan` and returns its outputs.
+/// Runs `plan` and gives each output to `take` once it is done.
 ///
 /// # Errors
 /// When an operation fails; says which.
@@ -63,7 +63,8 @@ pub(crate) fn execute(
     inputs: &[Tensor],
     kept: &mut Kept,
     state: &mut State,
-) -> Result<Tensors> {
+    take: &mut dyn FnMut(String, Tensor),
+) -> Result<()> {
     let buffer = |&bytes: &usize| {
         let what = || format!("results of {}", plan.function);
         kept.result(bytes).ok_or_else(|| ExecError::Memory { what: what(), bytes })
@@ -73,6 +74,7 @@ pub(crate) fn execute(
     // Empty windows of it are aligned too.
     let arena = kept.arena.get_or_insert_with(|| AlignedBuf::zeroed(0));
     let mut run = Run { plan, pool, inputs, arena, state, direct, dynamic: HashMap::new() };
+    let mut given = 0;
     for (i, step) in plan.steps.iter().enumerate() {
         let start = kept.times.is_some().then(Instant::now);
         match step {
@@ -85,11 +87,13 @@ pub(crate) fn execute(
             times.resize(plan.steps.len(), Duration::ZERO);
             times[i] += start.elapsed();
         }
+        while plan.outputs.get(given).is_some_and(|o| o.done <= i + 1) {
+            run.give(given, &mut kept.results, take)?;
+            given += 1;
+        }
     }
-    let outputs = run.outputs()?;
-    let large = outputs.values().map(Tensor::bytes).filter(|b| b.len() >= LARGE && !b.is_mapped());
-    kept.results.extend(large.cloned());
-    Ok(outputs)
+    // Those that need no step.
+    (given..plan.outputs.len()).try_for_each(|i| run.give(i, &mut kept.results, take))
 }
 
 impl Plan {
@@ -236,31 +240,39 @@ impl Run<'_> {
         Tensor::new(held.dtype, &held.shape, bytes).map_err(bug)
     }
 
-    fn outputs(mut self) -> Result<Tensors> {
+    /// Gives output number `i`, and keeps its memory if it is large.
+    fn give(
+        &mut self,
+        i: usize,
+        kept: &mut Vec<Bytes>,
+        take: &mut dyn FnMut(String, Tensor),
+    ) -> Result<()> {
         let plan = self.plan;
-        let mut outputs = Tensors::new();
-        let place = |e: OpError, name: &str| {
-            let e = Error::new(e.kind, format!("output {name}: {}", e.message));
-            ExecError::from(e.in_function(&plan.function))
+        let output = &plan.outputs[i];
+        let tensor = match &output.held {
+            // A value that is an output twice is moved out for the last one only.
+            Some(Held { place: Place::Direct(d, range), dtype, shape })
+                if range.len() == self.direct[*d].len() && !plan.direct_again(i, *d) =>
+            {
+                let buf = std::mem::replace(&mut self.direct[*d], AlignedBuf::zeroed(0));
+                Tensor::new(*dtype, shape, Bytes::from_buf(buf)).map_err(bug)
+            }
+            Some(held) => self.tensor(held),
+            None => match self.dynamic.get(&output.value) {
+                Some(value) => value.array().and_then(|a| a.to_tensor()),
+                None => Err(bug("it has no value")),
+            },
         };
-        // A value that is an output twice is moved out for the last one only.
-        for (i, output) in plan.outputs.iter().enumerate() {
-            let tensor = match &output.held {
-                Some(Held { place: Place::Direct(d, range), dtype, shape })
-                    if range.len() == self.direct[*d].len() && !plan.direct_again(i, *d) =>
-                {
-                    let buf = std::mem::replace(&mut self.direct[*d], AlignedBuf::zeroed(0));
-                    Tensor::new(*dtype, shape, Bytes::from_buf(buf)).map_err(bug)
-                }
-                Some(held) => self.tensor(held),
-                None => match self.dynamic.get(&output.value) {
-                    Some(value) => value.array().and_then(|a| a.to_tensor()),
-                    None => Err(bug("it has no value")),
-                },
-            };
-            outputs.insert(output.name.clone(), tensor.map_err(|e| place(e, &output.name))?);
+        let tensor = tensor.map_err(|e| {
+            let e = Error::new(e.kind, format!("output {}: {}", output.name, e.message));
+            ExecError::from(e.in_function(&plan.function))
+        })?;
+        let bytes = tensor.bytes();
+        if bytes.len() >= LARGE && !bytes.is_mapped() {
+            kept.push(bytes.clone());
         }
-        Ok(outputs)
+        take(output.name.clone(), tensor);
+        Ok(())
     }
 }
 

@@ -13,7 +13,7 @@ use crate::op_cx::{Bind, Constants, OpCx, Reason, fixed};
 use crate::ops::attention::AngleTables;
 use crate::ops::convert::{Narrow, Widen};
 use crate::ops::{linear, states};
-use crate::plan::{Held, InterpretedStep, NativeStep, Output, Place, Plan, Step};
+use crate::plan::{self, Held, InterpretedStep, NativeStep, Output, Place, Plan, Step};
 use crate::state_use::{StateUse, state_type};
 
 /// Lowers function `name` of `program`, whose sizes are fixed as far as they can be; also tells which
@@ -579,21 +579,28 @@ impl<'a> Lowering<'a> {
                         .collect(),
                 })),
             });
+        let steps: Vec<Step> = steps.collect();
+        let ends = plan::direct_ends(&steps, places.direct_lens.len());
+        let mut outputs: Vec<Output> = outputs
+            .iter()
+            .map(|(v, slot)| {
+                let held = slot.as_ref().map(held);
+                let done = match held.as_ref().map(|held| &held.place) {
+                    Some(Place::Direct(i, _)) => ends[*i],
+                    _ => steps.len(),
+                };
+                Output { name: self.function.values[*v].name.clone(), value: *v, held, done }
+            })
+            .collect();
+        outputs.sort_by_key(|output| output.done);
         Plan {
             program: Program::default(),
             function: String::new(),
-            steps: steps.collect(),
+            steps,
             constants: self.memory.constants,
             arena_bytes: places.arena_bytes,
             unshared_bytes: self.memory.buffers.iter().sum(),
-            outputs: outputs
-                .iter()
-                .map(|(v, slot)| Output {
-                    name: self.function.values[*v].name.clone(),
-                    value: *v,
-                    held: slot.as_ref().map(held),
-                })
-                .collect(),
+            outputs,
             direct: places.direct_lens,
             states: self.states.names,
         }

@@ -26,7 +26,7 @@ pub(crate) struct Plan {
     pub(crate) direct: Vec<usize>,
     /// Names of the states whose memory steps read as it lies.
     pub(crate) states: Vec<String>,
-    /// Outputs of the function, in order.
+    /// Outputs of the function, in the order in which they are done.
     pub(crate) outputs: Vec<Output>,
 }
 
@@ -67,6 +67,8 @@ pub(crate) struct Output {
     pub(crate) value: ValueId,
     /// Where its bytes are in the end; `None` if only the interpreter holds it.
     pub(crate) held: Option<Held>,
+    /// How many steps are done when it is: no later one reads or writes its memory.
+    pub(crate) done: usize,
 }
 
 /// Where a tensor of known size lies.
@@ -135,6 +137,27 @@ pub(crate) struct InterpretedStep {
     pub(crate) states: Vec<(ValueId, String)>,
     /// Its results: where they go, or `None` if only the interpreter holds them.
     pub(crate) results: Vec<(ValueId, Option<Held>)>,
+}
+
+/// For each of `count` direct outputs, how many of `steps` are done when the last has touched it.
+pub(crate) fn direct_ends(steps: &[Step], count: usize) -> Vec<usize> {
+    let mut ends = vec![0; count];
+    for (step, done) in steps.iter().zip(1..) {
+        let mut touch = |place: &Place| {
+            if let Place::Direct(i, _) = place {
+                ends[*i] = done;
+            }
+        };
+        match step {
+            Step::Native(step) => step.ins.iter().chain(&step.outs).for_each(touch),
+            Step::Interpreted(step) => {
+                let results = step.results.iter().filter_map(|(_, held)| held.as_ref());
+                let all = step.uses.iter().map(|(_, held)| held).chain(results);
+                all.for_each(|held| touch(&held.place));
+            }
+        }
+    }
+    ends
 }
 
 impl Place {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use exec::{ExecError, Fallback, Result, Runnable, State, Tensors};
 use kernels::Pool;
 use mil::{Dim, Function, OpId, Program, Type};
-use tensor::AlignedBuf;
+use tensor::{AlignedBuf, Tensor};
 
 use crate::execute::{Kept, execute};
 use crate::lower;
@@ -160,6 +160,20 @@ impl Runnable for CpuRunnable {
     }
 
     fn run(&mut self, function: &str, inputs: &Tensors, state: &mut State) -> Result<Tensors> {
+        let mut outputs = Tensors::new();
+        self.run_giving(function, inputs, state, &mut |name, tensor| {
+            outputs.insert(name, tensor);
+        })?;
+        Ok(outputs)
+    }
+
+    fn run_giving(
+        &mut self,
+        function: &str,
+        inputs: &Tensors,
+        state: &mut State,
+        take: &mut dyn FnMut(String, Tensor),
+    ) -> Result<()> {
         let f = self.function(function)?;
         let (tensors, sizes) = exec::check_inputs(function, f, inputs)?;
         state.check(f)?;
@@ -167,7 +181,7 @@ impl Runnable for CpuRunnable {
         let Some((_, plan)) = self.plans.last() else {
             return Err(ExecError::NoFunction(function.to_owned()));
         };
-        execute(plan, &self.pool, &tensors, &mut self.kept, state)
+        execute(plan, &self.pool, &tensors, &mut self.kept, state, take)
     }
 
     fn fallbacks(&self) -> &[Fallback] {

@@ -46,6 +46,24 @@ pub trait Runnable: Send {
     /// `state` is then unspecified.
     fn run(&mut self, function: &str, inputs: &Tensors, state: &mut State) -> Result<Tensors>;
 
+    /// As [`Runnable::run`], but gives each output, with its name, to `take`: as soon as nothing else in the run
+    /// writes or reads it where the backend can, after the run where it cannot. Their order is the same in every
+    /// run at the same sizes.
+    ///
+    /// # Errors
+    /// As [`Runnable::run`]; outputs may have been given already.
+    fn run_giving(
+        &mut self,
+        function: &str,
+        inputs: &Tensors,
+        state: &mut State,
+        take: &mut dyn FnMut(String, Tensor),
+    ) -> Result<()> {
+        let outputs = self.run(function, inputs, state)?;
+        outputs.into_iter().for_each(|(name, tensor)| take(name, tensor));
+        Ok(())
+    }
+
     /// Operations that run through the reference interpreter, and why: those known from the program,
     /// and those that the sizes of a run led to.
     fn fallbacks(&self) -> &[Fallback];

@@ -216,3 +216,43 @@ fn results_stay_what_they_are() {
     let third = run(3.0);
     assert!(all(&second, "y", 3.0) && all(&third, "y", 4.0));
 }
+
+/// What is done is given before the operations behind it run: here one of them fails.
+#[test]
+fn results_are_given_as_they_come() {
+    let mut program = Program::default();
+    let mut f = FunctionBuilder::new("main", Opset::Ios18, &mut program.weights);
+    let [x, table] = [("x", 4), ("table", 6)].map(|(name, rows)| {
+        let ty = TensorType::new(DType::F32, [rows, 2]);
+        f.input(name, ty)
+    });
+    let ids = f.input("ids", TensorType::new(DType::I32, [3]));
+    let op = |f: &mut FunctionBuilder<'_>, kind, [x, y]: [ValueId; 2], name| {
+        f.op(kind).arg("x", x).arg("y", y).name(name).result().unwrap()
+    };
+    let first = op(&mut f, OpKind::Mul, [x, x], "first");
+    // Reads the first, which is not done before it.
+    let second = op(&mut f, OpKind::Add, [first, x], "second");
+    let rows = f.op(OpKind::LlmEmbedding).arg("ids", ids).arg("weight", table);
+    let rows = rows.name("rows").result().unwrap();
+    let last = op(&mut f, OpKind::Add, [rows, rows], "last");
+    let function = f.finish(vec![last, second, x, first]);
+    program.functions.insert("main".into(), function);
+    let mut runnable = CpuBackend::new(1).prepare(&program).unwrap();
+    let mut state = runnable.new_state().unwrap();
+    let mut run = |id: i32| {
+        let floats = |rows: usize| Tensor::from_slice(&[rows, 2], &vec![3f32; rows * 2]).unwrap();
+        let ids = Tensor::from_slice(&[3], &[0, 1, id]).unwrap();
+        let inputs = [("x", floats(4)), ("table", floats(6)), ("ids", ids)];
+        let inputs = inputs.map(|(name, tensor)| (name.to_owned(), tensor)).into();
+        let mut given = Vec::new();
+        let result = runnable.run_giving("main", &inputs, &mut state, &mut |name, tensor| {
+            given.push((name, tensor.as_slice::<f32>().unwrap()[0]));
+        });
+        let given: Vec<(&str, f32)> = given.iter().map(|(n, v)| (n.as_str(), *v)).collect();
+        (result.is_ok(), format!("{given:?}"))
+    };
+    let all = r#"[("second", 12.0), ("first", 9.0), ("last", 6.0), ("x", 3.0)]"#;
+    assert_eq!(run(5), (true, all.to_owned()));
+    assert_eq!(run(6), (false, r#"[("second", 12.0), ("first", 9.0)]"#.to_owned()));
+}
