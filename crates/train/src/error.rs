@@ -55,6 +55,9 @@ pub enum TrainError {
         /// The operation that made the first such number, where the interpreter makes it too.
         operation: Option<String>,
     },
+    /// The connection with the other processes of the run is lost.
+    #[error("no connection with the other processes: {0}")]
+    Exchange(String),
     /// Reading or writing tensors.
     #[error(transparent)]
     Import(#[from] ImportError),
@@ -77,7 +80,7 @@ impl TrainError {
     /// Whose fault it is: `Limit` where the system refused.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            TrainError::Io { .. } => ErrorKind::Limit,
+            TrainError::Io { .. } | TrainError::Exchange(_) => ErrorKind::Limit,
             TrainError::File { .. } | TrainError::Invalid(_) | TrainError::NotFinite { .. } => {
                 ErrorKind::Invalid
             }

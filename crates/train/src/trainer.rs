@@ -1,39 +1,48 @@
 //! The loop: batches in, parameters moved, losses out.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+mod saving;
+
+use std::sync::Arc;
 use std::time::Instant;
 
-use exec::{Backend, Runnable, State, Tensors};
+use exec::{Backend, Tensors};
 use kernels::Pool;
 use passes::grad::{Gradients, LOSS_SCALE};
 use tensor::Tensor;
 
-use crate::checkpoint::{self, Checkpoint, Contents};
-use crate::gradient::Gradients as Sum;
+use crate::exchange::Buckets;
+use crate::gradient::{Accumulation, norms};
 use crate::optimizer::Optimizer;
 use crate::parameters::{Master, drop_first_values, masters};
+use crate::prepared::Prepared;
 use crate::{
-    Batch, BatchSource, Checkpoints, Config, End, Evaluation, LossScale, Observer, Progress,
-    Result, Step, TrainError, metrics, nonfinite,
+    Batch, BatchSource, Checkpoints, Config, End, Evaluation, Exchange, LossScale, Observer,
+    Progress, Result, Step, TrainError, metrics, nonfinite,
 };
 
 /// Parameters, optimiser and the prepared program of one run.
 pub struct Trainer {
-    runnable: Box<dyn Runnable>,
-    state: State,
+    prepared: Prepared,
     gradients: Gradients,
-    /// The function that computes the loss alone, and the name of its output.
-    forward: String,
-    loss: String,
     masters: Vec<Master>,
-    /// The masters as the program takes them.
-    inputs: Tensors,
     optimizer: Optimizer,
     loss_scale: Option<LossScale>,
     config: Config,
     progress: Progress,
     pool: Pool,
+    /// What connects this process with the others, if there are any.
+    exchange: Option<Arc<dyn Exchange>>,
+}
+
+/// What the batches of a step give.
+struct Sum {
+    /// Mean loss over all targets.
+    loss: f64,
+    /// Tokens that are not padding.
+    tokens: u64,
+    /// One a parameter, to be divided by `divisor`.
+    gradients: Vec<Tensor>,
+    divisor: f64,
 }
 
 impl Trainer {
@@ -71,29 +80,30 @@ impl Trainer {
                 "loss scaling needs gradients with the input of the scale, and only it",
             );
         }
-        let (forward, loss) = loss_of(&gradients)?;
         let masters = masters(&gradients, first)?;
         drop_first_values(&mut gradients);
         let optimizer = Optimizer::new(config.optimizer, &masters)?;
-        let runnable = backend.prepare(&gradients.program)?;
-        let state = runnable.new_state()?;
         let pool = Pool::new(threads);
-        let mut inputs = Tensors::new();
-        masters.iter().try_for_each(|m| m.hand_in(&pool, &mut inputs))?;
+        let prepared = Prepared::new(backend, &gradients, &masters, &pool)?;
         Ok(Trainer {
-            runnable,
-            state,
+            prepared,
             gradients,
-            forward,
-            loss,
             masters,
-            inputs,
             optimizer,
             loss_scale: config.loss_scaling.as_ref().map(LossScale::new),
             config,
             progress: Progress::default(),
             pool,
+            exchange: None,
         })
+    }
+
+    /// Makes this one process of several, which go the same way: every step is on the batches of all, and so are
+    /// evaluations; one that is to stop stops all; the first writes checkpoints. Each has its own part of the data
+    /// ([`Packing::rank`](crate::data::Packing::rank)).
+    #[must_use]
+    pub fn with_exchange(self, exchange: Arc<dyn Exchange>) -> Self {
+        Trainer { exchange: Some(exchange), ..self }
     }
 
     /// How far the run is.
@@ -119,7 +129,7 @@ impl Trainer {
 
     /// Operations that the backend leaves to the interpreter.
     pub fn fallbacks(&self) -> &[exec::Fallback] {
-        self.runnable.fallbacks()
+        self.prepared.runnable.fallbacks()
     }
 
     /// One step on the next batches of `data`.
@@ -135,15 +145,19 @@ impl Trainer {
             batches.push(batch.ok_or_else(none)?);
         }
         let step = self.progress.step + 1;
-        let (loss, sum, norm, scale) = loop {
+        let (sum, norm, scale) = loop {
             let scale = self.loss_scale.map(|s| s.scale);
-            let (loss, sum) = self.differentiate(&batches, scale)?;
-            let norms = sum.norms(&self.pool)?;
+            let sum = self.differentiate(&batches, scale)?;
+            if !sum.loss.is_finite() {
+                let what = format!("the loss is {}", sum.loss);
+                return Err(self.not_finite(step, what, &batches));
+            }
+            let norms = norms(&self.pool, &sum.gradients)?;
             match norms.iter().position(|n| !n.is_finite()) {
                 None => {
                     let divisor = sum.divisor * f64::from(scale.unwrap_or(1.0));
                     let norm = norms.iter().map(|n| n * n).sum::<f64>().sqrt() / divisor;
-                    break (loss, sum, norm, scale);
+                    break (sum, norm, scale);
                 }
                 // With a lower scale the same batches are taken again: none is lost.
                 Some(_) if self.lower_scale() => {}
@@ -161,17 +175,17 @@ impl Trainer {
         for master in &self.masters {
             if master.dtype == tensor::DType::F32 {
                 // Else the update would find two owners and copy.
-                self.inputs.remove(&master.input);
+                self.prepared.inputs.remove(&master.input);
             }
         }
-        let Trainer { optimizer, masters, inputs, pool, .. } = self;
-        optimizer.update(pool, masters, &sum.sums, learning_rate, factor)?;
-        masters.iter().try_for_each(|m| m.hand_in(pool, inputs))?;
+        let Trainer { optimizer, masters, prepared, pool, .. } = self;
+        optimizer.update(pool, masters, &sum.gradients, learning_rate, factor)?;
+        masters.iter().try_for_each(|m| m.hand_in(pool, &mut prepared.inputs))?;
         let update_seconds = updating.elapsed().as_secs_f64();
         if let (Some(s), Some(scaling)) = (&mut self.loss_scale, &self.config.loss_scaling) {
             s.succeeded(scaling);
         }
-        let tokens: u64 = batches.iter().map(|b| b.tokens as u64).sum();
+        let Sum { loss, tokens, .. } = sum;
         self.progress.step = step;
         self.progress.tokens += tokens;
         Ok(Step {
@@ -188,49 +202,36 @@ impl Trainer {
         })
     }
 
-    /// The mean loss over all targets of `batches`, and the gradients.
-    fn differentiate(&mut self, batches: &[Batch], scale: Option<f32>) -> Result<(f64, Sum)> {
-        let (mut total, mut targets, mut sum) = (0.0, 0, Sum::default());
-        for batch in batches {
-            let function = self.gradients.function.clone();
-            let mut outputs = self.run_batch(&function, batch, scale)?;
-            let loss = self.loss_in(&outputs)?;
-            if !loss.is_finite() {
-                let what = format!("the loss is {loss}");
-                return Err(self.not_finite(self.progress.step + 1, what, batches));
+    /// Loss and gradients of `batches`, and of those of all other processes.
+    fn differentiate(&mut self, batches: &[Batch], scale: Option<f32>) -> Result<Sum> {
+        let Trainer { prepared, masters, pool, exchange, .. } = self;
+        // A single batch is left as it is.
+        let alone = batches.len() == 1 && exchange.is_none();
+        let mut accumulation = Accumulation::new(pool, masters);
+        let [mut total, mut targets, mut tokens] = [0.0; 3];
+        for (i, batch) in batches.iter().enumerate() {
+            let weight = if alone { 1.0 } else { batch.targets as f64 };
+            if i + 1 == batches.len() {
+                accumulation.buckets = exchange.as_deref().map(Buckets::new);
             }
+            let take =
+                &mut |name: &str, gradient: &Tensor| accumulation.add(name, gradient, weight);
+            let loss = prepared.differentiate(batch, scale, take)?;
             total += loss * batch.targets as f64;
-            targets += batch.targets;
-            let alone = batches.len() == 1;
-            sum.add(&self.pool, &self.masters, &mut outputs, batch.targets, alone)?;
+            targets += batch.targets as f64;
+            tokens += batch.tokens as f64;
         }
-        Ok((total / targets as f64, sum))
+        let gradients = accumulation.finish()?;
+        let mut sums = [total, targets, tokens];
+        self.sum(&mut sums)?;
+        let [total, targets, tokens] = sums;
+        let divisor = if alone { 1.0 } else { targets };
+        Ok(Sum { loss: total / targets, tokens: tokens as u64, gradients, divisor })
     }
 
-    /// Runs `function` on a batch, and on the loss scale if one is given.
-    fn run_batch(&mut self, function: &str, batch: &Batch, scale: Option<f32>) -> Result<Tensors> {
-        let mut given = batch.inputs.clone();
-        if let Some(scale) = scale {
-            let scale = Tensor::from_slice(&[], &[scale]);
-            let scale = scale.map_err(|e| TrainError::Invalid(e.to_string()))?;
-            given.insert(LOSS_SCALE.to_owned(), scale);
-        }
-        let names: Vec<String> = given.keys().cloned().collect();
-        if let Some(name) = names.iter().find(|n| self.inputs.contains_key(*n)) {
-            let why = format!("a batch gives input {name}, which is a parameter");
-            return Err(TrainError::Invalid(why));
-        }
-        self.inputs.append(&mut given);
-        let outputs = self.runnable.run(function, &self.inputs, &mut self.state);
-        names.iter().for_each(|name| drop(self.inputs.remove(name)));
-        Ok(outputs?)
-    }
-
-    fn loss_in(&self, outputs: &Tensors) -> Result<f64> {
-        let loss = outputs.get(&self.loss).and_then(crate::parameters::to_f32);
-        let loss = loss.and_then(|t| t.as_slice::<f32>().ok()?.first().copied());
-        let missing = || TrainError::Invalid(format!("output {} is no float", self.loss));
-        Ok(f64::from(loss.ok_or_else(missing)?))
+    /// Adds up `numbers` over all processes.
+    fn sum(&self, numbers: &mut [f64]) -> Result<()> {
+        self.exchange.as_ref().map_or(Ok(()), |exchange| exchange.sum(numbers))
     }
 
     fn lower_scale(&mut self) -> bool {
@@ -240,11 +241,12 @@ impl Trainer {
         }
     }
 
-    /// Names the operation too where the interpreter finds it.
+    /// Names the operation too where the interpreter finds it. All processes come here at once; who does not know it
+    /// while another does waits to be ended by that one's error.
     fn not_finite(&self, step: u64, mut what: String, batches: &[Batch]) -> TrainError {
         let mut skipped = false;
         let operation = batches.iter().find_map(|batch| {
-            let mut inputs = self.inputs.clone();
+            let mut inputs = self.prepared.inputs.clone();
             inputs.extend(batch.inputs.clone());
             if let Some(scale) = self.loss_scale {
                 inputs.insert(LOSS_SCALE.to_owned(), Tensor::from_slice(&[], &[scale.scale]).ok()?);
@@ -260,7 +262,16 @@ impl Trainer {
             what +=
                 " (by which operation was not sought: the model is too large for the interpreter)";
         }
-        TrainError::NotFinite { step, what, operation }
+        let named = operation.is_some();
+        let error = TrainError::NotFinite { step, what, operation };
+        let Some(exchange) = &self.exchange else { return error };
+        let mut names = [f64::from(u8::from(named))];
+        let sum = exchange.sum(&mut names);
+        if sum.is_ok() && (named || names[0] == 0.0 && exchange.rank() == 0) {
+            return error;
+        }
+        // Fails when the one that tells has ended.
+        exchange.sum(&mut [0.0]).err().unwrap_or(error)
     }
 
     /// The mean loss over one pass of `data`, or its first batches if the configuration bounds them;
@@ -275,28 +286,35 @@ impl Trainer {
             return Err(TrainError::Invalid(why.to_owned()));
         }
         let position = data.position();
-        let (mut total, mut targets) = (0.0, 0);
-        let forward = self.forward.clone();
+        let [mut total, mut targets] = [0.0; 2];
+        let mut culprit = Vec::new();
         for _ in 0..self.config.evaluate_batches.unwrap_or(usize::MAX) {
             let Some(batch) = data.next_batch()? else { break };
             if batch.targets == 0 {
                 continue; // A mean over none is not a number.
             }
-            let outputs = self.run_batch(&forward, &batch, None)?;
-            let loss = self.loss_in(&outputs)?;
-            if !loss.is_finite() {
-                let what = format!("the held-out loss is {loss}");
-                return Err(self.not_finite(self.progress.step, what, &[batch]));
-            }
+            let loss = self.prepared.loss(&batch)?;
             total += loss * batch.targets as f64;
-            targets += batch.targets as u64;
+            targets += batch.targets as f64;
+            if !loss.is_finite() {
+                culprit.push(batch);
+                break;
+            }
         }
         data.seek(&position)?;
-        if targets == 0 {
+        let mut sums = [total, targets];
+        self.sum(&mut sums)?;
+        let [total, targets] = sums;
+        if targets == 0.0 {
             return Err(TrainError::Invalid("the held-out data has no targets".to_owned()));
         }
-        let loss = total / targets as f64;
+        let loss = total / targets;
+        if !loss.is_finite() {
+            let what = format!("the held-out loss is {loss}");
+            return Err(self.not_finite(self.progress.step, what, &culprit));
+        }
         let seconds = start.elapsed().as_secs_f64();
+        let targets = targets as u64;
         Ok(Evaluation { step: self.progress.step, loss, targets, seconds })
     }
 
@@ -311,12 +329,16 @@ impl Trainer {
         checkpoints: Option<&Checkpoints>,
         observer: &mut dyn Observer,
     ) -> Result<End> {
+        self.check_alike(data)?;
+        let checkpoints =
+            checkpoints.filter(|_| self.exchange.as_ref().is_none_or(|e| e.rank() == 0));
         // A run without a step leaves nothing to save.
         let mut saved = Some(self.progress.step);
         let mut end = End::Finished;
         while self.progress.step < self.config.schedule.total {
             let report = self.step(data)?;
-            let flow = observer.step(&report)?;
+            let mut stops = [f64::from(u8::from(observer.step(&report)?.is_break()))];
+            self.sum(&mut stops)?;
             let due = |every: Option<u64>| every.is_some_and(|n| n > 0 && report.step % n == 0);
             let mut give_up = false;
             if let Some(held_out) = &mut held_out
@@ -330,7 +352,7 @@ impl Trainer {
                 observer.saved(report.step, &self.save(c, data)?)?;
                 saved = Some(report.step);
             }
-            if flow.is_break() || give_up {
+            if stops[0] > 0.0 || give_up {
                 end = if give_up { End::NoImprovement } else { End::Stopped };
                 break;
             }
@@ -339,6 +361,25 @@ impl Trainer {
             observer.saved(self.progress.step, &self.save(c, data)?)?;
         }
         Ok(end)
+    }
+
+    /// Processes that began in different places would add up gradients of different things.
+    fn check_alike(&self, data: &dyn BatchSource) -> Result<()> {
+        let Some(exchange) = &self.exchange else { return Ok(()) };
+        let place = serde_json::to_vec(&(self.progress, data.position()));
+        let place = place.map_err(|e| TrainError::Invalid(e.to_string()))?;
+        let values = self.masters.iter().map(|m| &m.value);
+        let tensors = values.chain(self.optimizer.moments.iter().flatten());
+        let digest = tensors.fold(crc32c::crc32c(&place), |digest, tensor| {
+            crc32c::crc32c_append(digest, tensor.bytes())
+        });
+        let mut sum = [f64::from(digest)];
+        exchange.sum(&mut sum)?;
+        if sum[0] == f64::from(digest) * exchange.ranks() as f64 {
+            return Ok(());
+        }
+        let why = "the processes do not begin alike: their files differ, or their versions of this program";
+        Err(TrainError::Invalid(why.to_owned()))
     }
 
     /// Takes note of an evaluation; whether it is time to give up.
@@ -354,102 +395,4 @@ impl Trainer {
         }
         stop.is_some_and(|s| progress.stale > s.patience)
     }
-
-    /// Writes a checkpoint of the run, whose data is at `data`'s position, and returns its path.
-    ///
-    /// # Errors
-    /// When a parameter is not finite or the system refuses; earlier checkpoints stay.
-    pub fn save(&self, checkpoints: &Checkpoints, data: &dyn BatchSource) -> Result<PathBuf> {
-        let step = self.progress.step;
-        let values = self.masters.iter().map(|m| (&*m.name, &m.value));
-        for (name, value) in values.clone() {
-            let values = value.as_slice::<f32>().unwrap_or_default();
-            if !kernels::sum_of_squares(&self.pool, values).is_finite() {
-                let what = format!("{name} is not finite; it is not saved");
-                return Err(TrainError::NotFinite { step, what, operation: None });
-            }
-        }
-        let kinds = self.config.optimizer.moments().iter().zip(&self.optimizer.moments);
-        let names = self.masters.iter().map(|m| &*m.name);
-        let moments: Vec<(String, &Tensor)> = kinds
-            .flat_map(|(kind, all)| {
-                names.clone().zip(all).map(move |(name, t)| (format!("{kind}.{name}"), t))
-            })
-            .collect();
-        let moments = moments.iter().map(|(name, t)| (name.as_str(), *t)).collect();
-        let contents = Contents { weights: values.collect(), moments };
-        let state = checkpoint::Saved {
-            format: checkpoint::FORMAT,
-            progress: self.progress,
-            config: self.config.clone(),
-            updates: self.optimizer.updates,
-            loss_scale: self.loss_scale,
-            position: data.position(),
-            settings: checkpoints.settings.clone(),
-        };
-        checkpoint::save(&checkpoints.dir, checkpoints.keep, &state, &contents)
-    }
-
-    /// Goes on from `checkpoint`, and sets `data` to where it was.
-    ///
-    /// # Errors
-    /// When its parameters or its optimiser are not this run's; the run is then unspecified.
-    pub fn restore(&mut self, checkpoint: &Checkpoint, data: &mut dyn BatchSource) -> Result<()> {
-        let file = |why: String| TrainError::file(&checkpoint.path, why);
-        let saved = &checkpoint.saved;
-        let kinds = self.config.optimizer.moments();
-        if saved.config.optimizer.moments() != kinds {
-            return Err(file("is of another optimiser".to_owned()));
-        }
-        let mut expected = self.masters.len();
-        let find = |from: &BTreeMap<String, Tensor>, name: &str, like: &Tensor| {
-            let found = from.get(name);
-            let fits = |t: &&Tensor| t.shape() == like.shape() && t.dtype() == like.dtype();
-            found.filter(fits).cloned().ok_or_else(|| {
-                let has = found
-                    .map_or("nothing".to_owned(), |t| format!("{} {:?}", t.dtype(), t.shape()));
-                file(format!("{name}: there is {has}, the run has {:?}", like.shape()))
-            })
-        };
-        for master in &mut self.masters {
-            master.value = find(&checkpoint.weights, &master.name, &master.value)?;
-        }
-        for (kind, all) in kinds.iter().zip(&mut self.optimizer.moments) {
-            for (master, moment) in self.masters.iter().zip(all) {
-                *moment = find(&checkpoint.moments, &format!("{kind}.{}", master.name), moment)?;
-                expected += 1;
-            }
-        }
-        let there = checkpoint.weights.len() + checkpoint.moments.len();
-        if there != expected {
-            let why = format!("holds {there} tensors, the run has {expected}");
-            return Err(file(why));
-        }
-        self.optimizer.updates = saved.updates;
-        if self.config.loss_scaling.is_some() && saved.loss_scale.is_some() {
-            self.loss_scale = saved.loss_scale;
-        }
-        self.progress = saved.progress;
-        self.inputs.clear();
-        self.masters.iter().try_for_each(|m| m.hand_in(&self.pool, &mut self.inputs))?;
-        data.seek(&saved.position)
-    }
-}
-
-/// The function that computes the loss alone and the name of the loss.
-fn loss_of(gradients: &Gradients) -> Result<(String, String)> {
-    let functions = &gradients.program.functions;
-    let invalid = |why: &str| TrainError::Invalid(why.to_owned());
-    let outputs = |name: &str| {
-        let function = functions.get(name)?;
-        let outputs = function.body.outputs.iter();
-        Some(outputs.map(|&v| function.values[v].name.clone()).collect::<Vec<_>>())
-    };
-    let all = outputs(&gradients.function).ok_or_else(|| invalid("there are no gradients"))?;
-    let loss = all.into_iter().find(|o| !gradients.parameters.iter().any(|p| p.gradient == *o));
-    let loss = loss.ok_or_else(|| invalid("the gradients come without the loss"))?;
-    let mut others = functions.keys().filter(|name| **name != gradients.function);
-    let forward = others.find(|name| outputs(name).is_some_and(|o| o.contains(&loss)));
-    let forward = forward.ok_or_else(|| invalid("no function computes the loss alone"))?;
-    Ok((forward.clone(), loss))
 }

@@ -9,7 +9,9 @@ use llm::{Batch as Sizes, Model, interface};
 use mil::{FunctionBuilder, Literal, OpKind, Opset, Program, TensorType};
 use passes::grad::{By, Gradients, Request, differentiate};
 use rigel_train::data::{Dataset, InputNames, Loader, Packing, Position, TokenWriter};
-use rigel_train::{Batch, BatchSource, Config, Decay, OptimizerConfig, Result, Rule, Schedule};
+use rigel_train::{
+    Batch, BatchSource, Config, Decay, OptimizerConfig, Result, Rule, Schedule, Trainer,
+};
 use serde::Deserialize;
 use tensor::{DType, Tensor};
 use testkit::seeded;
@@ -115,6 +117,11 @@ pub(crate) fn as_type(dtype: DType, values: &[f32]) -> Tensor {
 pub(crate) fn slope(values: &[f32]) -> Batch {
     let tensor = as_type(DType::F32, values);
     Batch { inputs: Tensors::from([("slope".to_owned(), tensor)]), tokens: 1, targets: 1 }
+}
+
+/// All parameters, one after another.
+pub(crate) fn weights(trainer: &Trainer) -> Vec<f32> {
+    trainer.parameters().flat_map(|(_, t)| t.as_slice::<f32>().unwrap().to_vec()).collect()
 }
 
 /// A constant learning rate and no clipping.

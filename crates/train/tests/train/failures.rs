@@ -12,14 +12,12 @@ use rigel_train::{
 use tensor::DType;
 use testkit::InterpreterBackend;
 
-use crate::common::{ADAMW, Cycle, SGD, as_type, config, gradients, linear, loader, model, slope};
+use crate::common::{
+    ADAMW, Cycle, SGD, as_type, config, gradients, linear, loader, model, slope, weights,
+};
 
 fn interpreter() -> InterpreterBackend {
     InterpreterBackend::new(Arithmetic::F32)
-}
-
-fn weights(trainer: &Trainer) -> Vec<f32> {
-    trainer.parameters().flat_map(|(_, t)| t.as_slice::<f32>().unwrap().to_vec()).collect()
 }
 
 /// A step that would make weights infinite leaves them, and the last checkpoint, as they are.

@@ -6,6 +6,7 @@ mod common;
 mod failures;
 mod first_values;
 mod packing;
+mod processes;
 mod pytorch;
 mod records;
 mod tokenizing;
