@@ -155,10 +155,16 @@ fn refused_configurations() {
             "target_modules",
             json!(["0.q"]),
             Invalid,
-            "target_modules of adapter_config.json is without",
+            "target_modules of adapter_config.json leaves this layer out",
         ),
         ("target_modules", json!("q"), Invalid, r#""base_model.model.l.0.q.lora_A.weight""#),
-        ("target_modules", json!([]), Invalid, "is without this layer"),
+        ("target_modules", json!([]), Invalid, "leaves this layer out"),
+        (
+            "exclude_modules",
+            json!("(?!v).*q"),
+            Unsupported,
+            r#"key "exclude_modules": unsupported"#,
+        ),
     ];
     for (key, value, kind, expected) in cases {
         let mut config = plain();
@@ -192,6 +198,52 @@ fn refused_configurations() {
     let long = format!("{{\"a\":\"{}\"}}", "x".repeat(2 << 20));
     let e = PeftAdapter::from_bytes("m", long.as_bytes(), Bytes::copy_from(&[])).unwrap_err();
     assert_eq!(e.kind, ErrorKind::Limit);
+}
+
+/// What PEFT 0.21.2 does with the same settings on a model of these two layers.
+#[test]
+fn layers_that_a_configuration_leaves_out() {
+    let left_out = |settings: Value| {
+        let mut config = plain();
+        config.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
+        let error = read(&config, &good()).err()?;
+        assert_eq!(error.kind, ErrorKind::Invalid, "{error}");
+        Some(message(&error))
+    };
+    let all = |settings: Value| assert_eq!(left_out(settings), None);
+    let without = |layer: usize, key: &str, settings: Value| {
+        let why =
+            format!("l.{layer}.q.lora_A.weight\": invalid: {key} of adapter_config.json leaves");
+        let error = left_out(settings).unwrap();
+        assert!(error.contains(&why), "{error} lacks {why}");
+    };
+    all(json!({"exclude_modules": ["0", "k", "0.q.v"]}));
+    all(json!({"exclude_modules": "l.0"}));
+    all(json!({"exclude_modules": []}));
+    without(1, "exclude_modules", json!({"exclude_modules": ["1.q"]}));
+    without(
+        1,
+        "exclude_modules",
+        json!({"exclude_modules": ["l.1.q", "k"], "target_modules": ["q"]}),
+    );
+    without(1, "exclude_modules", json!({"exclude_modules": r".*\.1\..*"}));
+    all(json!({"layers_to_transform": [], "target_modules": ["q"]}));
+    for pattern in [json!("l"), json!(["h", "l"]), json!("[a-z]")] {
+        let key = "layers_to_transform";
+        let with =
+            |layers: Value| json!({"layers_to_transform": layers, "layers_pattern": pattern});
+        all(with(json!([1, 0, 7])));
+        without(1, key, with(json!([0])));
+        without(1, key, with(json!(0)));
+        without(0, key, with(json!([1])));
+        without(0, key, with(json!([10])));
+    }
+    // Without a pattern, two names stand before the number; of other stacks, none has factors.
+    let key = "layers_to_transform";
+    without(0, key, json!({"layers_to_transform": [0, 1]}));
+    without(0, key, json!({"layers_to_transform": [0, 1], "layers_pattern": "h"}));
+    let error = left_out(json!({"layers_to_transform": 0, "target_modules": ".*q"})).unwrap();
+    assert!(error.contains("goes with a list of target_modules"), "{error}");
 }
 
 #[test]

@@ -1,22 +1,20 @@
 //! PEFT adapter directories, read and written: `adapter_config.json` and the factors of low-rank
 //! changes of linear layers (LoRA, Hu et al. 2021) in `adapter_model.safetensors`.
 
-use std::collections::{BTreeMap, HashSet};
-use std::iter;
+mod config;
+
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use indexmap::IndexMap;
-use regex::{Regex, RegexBuilder};
-use serde::Deserialize;
 use serde_json::{Value, json};
 use tensor::{Bytes, DType, Tensor};
 
 use crate::atomic::{write_directory, write_file};
 use crate::error::quoted;
-use crate::json::{self, UniqueMap};
 use crate::safetensors::{self, SafeTensors};
 use crate::source::map_file;
 use crate::{ImportError, Result};
+use config::Config;
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
@@ -25,38 +23,8 @@ const PICKLE: &str = "adapter_model.bin";
 const PREFIX: &str = "base_model.model.";
 const FACTOR_A: &str = ".lora_A.weight";
 const FACTOR_B: &str = ".lora_B.weight";
-/// The value of `target_modules` for all linear layers, of which the file then has the names.
-const ALL_LINEAR: &str = "all-linear";
-
-/// Bytes of a configuration; those of published adapters have some thousand.
-const MAX_CONFIG: usize = 1 << 20;
 /// Layers with factors; the largest models have some hundred.
 const MAX_LAYERS: usize = 1 << 14;
-/// Patterns of ranks or factors, each of which may be tried on each layer.
-const MAX_PATTERNS: usize = 1 << 10;
-/// Memory of a compiled pattern.
-const MAX_PATTERN_BYTES: usize = 1 << 20;
-
-/// Settings that change what an adapter computes and that are not implemented, unless they are off.
-const REFUSED: &[&str] = &[
-    "use_dora",
-    "use_qalora",
-    "use_bdlora",
-    "lora_bias",
-    "modules_to_save",
-    "trainable_token_indices",
-    "target_parameters",
-    "layer_replication",
-    "alora_invocation_tokens",
-    "arrow_config",
-    "kasa_config",
-    "monteclora_config",
-];
-
-/// Ways to begin training that leave the base model's weights alone, besides true and false. Others
-/// change them, and what they change is in no adapter's file.
-const HARMLESS_STARTS: &[&str] = &["gaussian", "eva", "orthogonal"];
-
 /// Parts of tensors' names that tell what else than low-rank factors an adapter holds.
 const OTHER_TENSORS: &[(&str, &str)] = &[
     (".lora_magnitude_vector", "magnitudes, of DoRA"),
@@ -129,9 +97,9 @@ impl PeftAdapter {
         let file = SafeTensors::from_bytes(dir.join(WEIGHTS), weights)?;
         let pairs = pairs(&file)?;
         let modules: Vec<&str> = pairs.keys().map(String::as_str).collect();
-        if let Some(module) = config.targets.others(&modules).first() {
+        if let Some((module, key)) = config.left_out(&modules)? {
             let name = format!("{PREFIX}{module}{FACTOR_A}");
-            let why = format!("target_modules of {CONFIG} is without this layer");
+            let why = format!("{key} of {CONFIG} leaves this layer out");
             return Err(ImportError::invalid(file.path(), why).tensor(&name));
         }
         let ranks = config.ranks.of(&modules, &config.path)?;
@@ -216,156 +184,6 @@ fn pairs(file: &SafeTensors) -> Result<BTreeMap<String, [Tensor; 2]>> {
         }
     };
     halves.into_iter().map(whole).collect()
-}
-
-/// What counts of a configuration.
-struct Config {
-    path: PathBuf,
-    base_model: Option<String>,
-    targets: Targets,
-    /// `r` and `rank_pattern`.
-    ranks: ByModule<usize>,
-    /// `lora_alpha` and `alpha_pattern`.
-    alphas: ByModule<f64>,
-    /// Whether factors are divided by the root of the rank.
-    root: bool,
-}
-
-/// `target_modules`: which layers have factors.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Targets {
-    /// Paths, or their ends behind a dot.
-    Ends(Vec<String>),
-    /// A regular expression of whole paths, or [`ALL_LINEAR`].
-    Pattern(String),
-}
-
-/// A setting of all modules, and of those that match a pattern, the first of several.
-struct ByModule<T> {
-    key: &'static str,
-    default: T,
-    patterns: IndexMap<String, T>,
-}
-
-#[derive(Deserialize)]
-struct Raw {
-    peft_type: Option<String>,
-    base_model_name_or_path: Option<String>,
-    r: Option<usize>,
-    lora_alpha: Option<f64>,
-    use_rslora: Option<bool>,
-    bias: Option<String>,
-    target_modules: Option<Targets>,
-    rank_pattern: Option<UniqueMap<usize>>,
-    alpha_pattern: Option<UniqueMap<f64>>,
-    init_lora_weights: Option<Value>,
-}
-
-impl Config {
-    fn parse(path: &Path, text: &[u8]) -> Result<Self> {
-        if text.len() > MAX_CONFIG {
-            let why = format!("{} bytes, at most {MAX_CONFIG}", text.len());
-            return Err(ImportError::limit(path, why));
-        }
-        let all: UniqueMap<Value> = json::parse(path, text, 0)?;
-        let raw: Raw = json::parse(path, text, 0)?;
-        let refuse = |key: &str, why: String| ImportError::unsupported(path, why).key(key);
-        let kind = raw.peft_type.unwrap_or_default();
-        if kind != "LORA" {
-            return Err(refuse("peft_type", format!("is {}, not \"LORA\"", quoted(&kind))));
-        }
-        for &key in REFUSED {
-            if all.0.get(key).is_some_and(is_on) {
-                return Err(refuse(key, "is not implemented".to_owned()));
-            }
-        }
-        if let Some(bias) = raw.bias.filter(|b| b != "none") {
-            return Err(refuse("bias", format!("is {}: biases change too", quoted(&bias))));
-        }
-        if let Some(Value::String(start)) = &raw.init_lora_weights
-            && !HARMLESS_STARTS.contains(&start.as_str())
-        {
-            let why = format!("is {}, which changes the base model's weights too", quoted(start));
-            return Err(refuse("init_lora_weights", why));
-        }
-        let missing = |key: &str| ImportError::invalid(path, "no such key").key(key);
-        let ranks = ByModule {
-            key: "rank_pattern",
-            default: raw.r.ok_or_else(|| missing("r"))?,
-            patterns: raw.rank_pattern.map(|p| p.0).unwrap_or_default(),
-        };
-        let alphas = ByModule {
-            key: "alpha_pattern",
-            default: raw.lora_alpha.ok_or_else(|| missing("lora_alpha"))?,
-            patterns: raw.alpha_pattern.map(|p| p.0).unwrap_or_default(),
-        };
-        Ok(Config {
-            path: path.to_path_buf(),
-            base_model: raw.base_model_name_or_path,
-            targets: raw.target_modules.unwrap_or(Targets::Pattern(ALL_LINEAR.to_owned())),
-            ranks,
-            alphas,
-            root: raw.use_rslora.unwrap_or(false),
-        })
-    }
-}
-
-impl Targets {
-    /// The modules that are no targets: PEFT would leave out their factors.
-    fn others<'m>(&self, modules: &[&'m str]) -> Vec<&'m str> {
-        let is_target: Box<dyn Fn(&str) -> bool> = match self {
-            Targets::Pattern(all) if all == ALL_LINEAR => Box::new(|_| true),
-            Targets::Pattern(pattern) => {
-                // Python's may look around; what cannot be checked is believed.
-                let regex = compiled(&format!("^(?:{pattern})$")).ok();
-                Box::new(move |module| regex.as_ref().is_none_or(|r| r.is_match(module)))
-            }
-            Targets::Ends(ends) => {
-                let ends: HashSet<&str> = ends.iter().map(String::as_str).collect();
-                Box::new(move |module| {
-                    let dots = module.match_indices('.').map(|(at, _)| at + 1);
-                    iter::once(0).chain(dots).any(|at| ends.contains(&module[at..]))
-                })
-            }
-        };
-        modules.iter().copied().filter(|m| !is_target(m)).collect()
-    }
-}
-
-/// Whether a setting says something.
-fn is_on(value: &Value) -> bool {
-    match value {
-        Value::Null | Value::Bool(false) => false,
-        Value::Array(items) => !items.is_empty(),
-        Value::Object(entries) => !entries.is_empty(),
-        _ => true,
-    }
-}
-
-impl<T: Copy> ByModule<T> {
-    /// The setting of each module. As in PEFT, a pattern is a regular expression for the end of a path
-    /// that begins the path or stands behind a dot.
-    fn of(&self, modules: &[&str], config: &Path) -> Result<Vec<T>> {
-        if self.patterns.len() > MAX_PATTERNS {
-            let why = format!("{} patterns, at most {MAX_PATTERNS}", self.patterns.len());
-            return Err(ImportError::limit(config, why).key(self.key));
-        }
-        let mut found: Vec<Option<T>> = vec![None; modules.len()];
-        for (pattern, &value) in &self.patterns {
-            let regex = compiled(&format!(r"^(?:.*\.)?(?:{pattern})$")).map_err(|why| {
-                let why = format!("pattern {}: {why}", quoted(pattern));
-                ImportError::unsupported(config, why).key(self.key)
-            })?;
-            let open = found.iter_mut().zip(modules).filter(|(f, _)| f.is_none());
-            open.filter(|(_, m)| regex.is_match(m)).for_each(|(f, _)| *f = Some(value));
-        }
-        Ok(found.into_iter().map(|f| f.unwrap_or(self.default)).collect())
-    }
-}
-
-fn compiled(pattern: &str) -> std::result::Result<Regex, regex::Error> {
-    RegexBuilder::new(pattern).size_limit(MAX_PATTERN_BYTES).build()
 }
 
 /// Writes an adapter as a new directory `dir`, which appears when it is whole: `layers` in their order,
