@@ -23,7 +23,7 @@ pub(crate) struct AdapterArgs {
     #[arg(long = "adapter", value_name = "NAME=DIR", value_parser = named)]
     adapters: Vec<(String, PathBuf)>,
     /// The adapter in use, by default the first; none for the model as it is. `generate` takes several
-    /// and answers once with each
+    /// and answers once with each, from the same seed
     #[arg(long = "use", value_name = "NAME", requires = "adapters")]
     used: Vec<String>,
 }

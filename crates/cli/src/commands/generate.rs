@@ -7,7 +7,7 @@ use clap::Args;
 use llm::Tokenizer;
 use llm::adapter::NONE;
 use llm::generate::{FinishReason, GenerateOptions, Generated, Overflow};
-use llm::sample::TokenLogprobs;
+use llm::sample::{SamplingParams, TokenLogprobs};
 use llm::template::{ChatTemplate, Message};
 use serde_json::{Value, json};
 
@@ -67,6 +67,8 @@ impl Generate {
         loaded.introduce();
         let prompt_ids = self.prompt_ids(&prompt, &loaded, &tokenizer)?;
         let adapters = self.model.used_adapters();
+        // The same random numbers for each answer: what differs is the adapters' doing.
+        let sampling = self.sampling.params();
         let mut reports = Vec::new();
         for (nth, name) in adapters.iter().enumerate() {
             if nth > 0 {
@@ -75,10 +77,9 @@ impl Generate {
             if let Some(name) = name.filter(|_| adapters.len() > 1 && !self.json) {
                 output::line(&format!("{}[{name}]", if nth > 0 { "\n" } else { "" }))?;
             }
-            let generated = self.answer(&mut loaded, &tokenizer, &prompt_ids)?;
+            let generated = self.answer(&mut loaded, &tokenizer, &prompt_ids, &sampling)?;
             if self.json {
-                let seed = self.sampling.params().seed;
-                reports.push(report(&prompt_ids, &generated, seed, &loaded, &tokenizer));
+                reports.push(report(&prompt_ids, &generated, sampling.seed, &loaded, &tokenizer));
             }
             if generated.finish_reason == FinishReason::Cancelled {
                 self.print(reports, adapters.len())?;
@@ -104,10 +105,11 @@ impl Generate {
         loaded: &mut Loaded,
         tokenizer: &Tokenizer,
         prompt_ids: &[u32],
+        sampling: &SamplingParams,
     ) -> Result<Generated> {
         let heeded = Heeded::new();
         let options = GenerateOptions {
-            sampling: self.sampling.params(),
+            sampling: sampling.clone(),
             max_tokens: Some(self.max_tokens),
             stop: self.stop.clone(),
             ignore_end: self.ignore_end,

@@ -70,6 +70,17 @@ fn adapters_answer_in_turn_on_each_device() {
         assert!(compiled[0] > 0 && compiled.iter().all(|&n| n == compiled[0]), "{compiled:?}");
     }
 
+    // Without a seed each run has its own, and its answers have one.
+    let twice = |more: &[&str]| {
+        let same = ["Once", "-n", "8", "--temperature", "2", "--json", "--use", "a", "--use", "a"];
+        json(&rigel(with_stories("generate", &[&adapters[..], &same, more].concat())))
+    };
+    let found = twice(&[]);
+    assert_eq!(found[0]["ids"], found[1]["ids"]);
+    let seed = found[0]["seed"].to_string();
+    let again = twice(&["--seed", &seed]);
+    assert_eq!((&again[0]["ids"], &again[1]["seed"]), (&found[0]["ids"], &found[0]["seed"]));
+
     let text = generate(&[&adapters[..], &["--use", "b", "--use", "none"]].concat());
     assert_eq!(text.code, 0, "{}", text.err);
     assert!(text.out.starts_with("[b]\n") && text.out.contains("\n\n[none]\n"), "{}", text.out);
