@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
+use crate::Result;
 use crate::eval::{Scoring, Text};
 use crate::generate::Session;
 use crate::sample::logprobs;
-use crate::{Error, Result};
 
 /// Two engines on one text.
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ impl Agreement {
 /// many tokens are done.
 ///
 /// # Errors
-/// As for [`evaluate`](crate::eval::evaluate), and for a text of one token, which predicts none.
+/// As for [`evaluate`](crate::eval::evaluate).
 pub fn compare(
     (session, scoring): (&mut Session, Scoring),
     reference: &mut Session,
@@ -85,11 +85,6 @@ pub fn compare(
         time: Duration::ZERO,
         reference_time: Duration::ZERO,
     };
-    if text.ids.len() == 1 {
-        return Err(Error::request(
-            "there is nothing to compare: the text has one token, which nothing predicts",
-        ));
-    }
     for window in text.windows(session)? {
         let timed = |session: &mut Session, scoring, time: &mut Duration| {
             let start = Instant::now();

@@ -25,9 +25,9 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// Mean of the negative log-likelihoods; 0 for a text of one token.
+    /// Mean of the negative log-likelihoods.
     pub fn mean_nll(&self) -> f64 {
-        if self.nll.is_empty() { 0.0 } else { self.nll.iter().sum::<f64>() / self.nll.len() as f64 }
+        self.nll.iter().sum::<f64>() / self.nll.len() as f64
     }
 
     /// `exp` of the mean.
@@ -65,8 +65,8 @@ pub enum Scoring {
 /// Scores a text. `progress` is told how many tokens are done.
 ///
 /// # Errors
-/// When the text is empty or has an id outside the vocabulary, the window is below 4 tokens or above the
-/// context, or a run fails.
+/// When the text has less than two tokens or an id outside the vocabulary, the window is below 4 tokens or above
+/// the context, or a run fails.
 pub fn evaluate(
     session: &mut Session,
     scoring: Scoring,
@@ -96,8 +96,12 @@ pub fn evaluate(
 impl Text<'_> {
     pub(crate) fn windows(&self, session: &Session) -> Result<Vec<Window>> {
         let Text { ids, window, .. } = *self;
-        if ids.is_empty() {
-            return Err(Error::request("there is nothing to evaluate: the text has no tokens"));
+        if ids.len() < 2 {
+            let has =
+                if ids.is_empty() { "no tokens" } else { "one token, which nothing predicts" };
+            return Err(Error::request(format!(
+                "there is nothing to evaluate: the text has {has}"
+            )));
         }
         let seen = ids.len().min(window);
         if seen > session.context() || (seen < ids.len() && seen < 4) {

@@ -33,9 +33,9 @@ pub(crate) struct Eval {
     /// JSON file of token ids: an array, or an object with the array "ids"
     #[arg(long, value_name = "FILE")]
     ids: Option<PathBuf>,
-    /// Only the first N tokens
-    #[arg(long, value_name = "N")]
-    max_tokens: Option<usize>,
+    /// Only the first N tokens, at least 2: nothing predicts the first
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
+    max_tokens: Option<u64>,
     /// Tokens that are seen together; by default the context, or less where 256 MiB of logits is not enough for it
     #[arg(long, value_name = "N")]
     window: Option<usize>,
@@ -78,7 +78,7 @@ impl Eval {
             (None, Some(text), Some(tokenizer)) => tokenizer.encode(&text, true)?,
             (ids, ..) => ids.unwrap_or_default(),
         };
-        ids.truncate(self.max_tokens.unwrap_or(usize::MAX));
+        ids.truncate(self.max_tokens.map_or(usize::MAX, |n| n as usize));
         loaded.introduce();
         let window = self.window.unwrap_or_else(|| largest_window(&loaded.session));
         let bos = tokenizer.as_ref().and_then(llm::Tokenizer::bos);

@@ -166,9 +166,12 @@ fn devices_are_compared() {
         &["--mode prefill"],
     );
     assert_eq!(eval(&text, &["--adapter", &a, "--use", "a", "--use", "none"]).code, 1);
-    let one = rigel(with_stories(
-        "eval",
-        &["--text", text.to_str().unwrap(), "--max-tokens", "1", "--against", "cpu"],
-    ));
-    assert_fails(&one, &["the text has one token"]);
+    let one = dir.path().join("one");
+    std::fs::write(&one, "[1]").unwrap();
+    for against in [&[][..], &["--against", "cpu"]] {
+        let arguments = [&["--ids", one.to_str().unwrap()], against].concat();
+        assert_fails(&rigel(with_stories("eval", &arguments)), &["the text has one token"]);
+    }
+    let usage = ["--text", text.to_str().unwrap(), "--max-tokens", "1"];
+    assert_eq!(rigel(with_stories("eval", &usage)).code, 2);
 }
