@@ -315,6 +315,11 @@ fn made_tokenizers_are_the_library_s_too() {
             assert_eq!(library.decode(&ids, false).unwrap(), text);
         }
         assert_eq!(own.eos().is_some(), vocab == 1000);
+        if vocab != 1000 {
+            let error = own.encode("Of ROMEO,\nnaïve 🦀", false).unwrap_err().to_string();
+            let why = "the tokenizer has no token for 'ï' (line 2, column 3)";
+            assert!(error.ends_with(why), "{error}");
+        }
     }
     assert!(MadeTokenizer::byte_level_bpe(&texts, 256).is_err());
     assert!(MadeTokenizer::characters(&[]).is_err());

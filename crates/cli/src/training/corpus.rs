@@ -69,7 +69,7 @@ pub(crate) struct TokenizerArgs {
     /// A new one of N ids, by byte-level BPE on --data
     #[arg(long, value_name = "N")]
     vocab: Option<usize>,
-    /// A new one whose tokens are the characters of --data
+    /// A new one whose tokens are the characters of --data; others, in --eval-data or a prompt, are errors
     #[arg(long)]
     chars: bool,
 }

@@ -408,3 +408,8 @@ fn what_cannot_be_trained() {
     assert_fails(&tune(&["--full"]), &["llama2.c", "not written"]);
     assert_eq!(tune(&["--lora", "rank=3"]).code, 2);
 }
+    let foreign = tempfile::tempdir().unwrap();
+    let foreign = foreign.path().join("held-out.txt");
+    fs::write(&foreign, "The cat saw.\nThe €.").unwrap();
+    let why = ["held-out.txt: document 1", "no token for '€' (line 2, column 5)"];
+    fails(&["--eval-data", foreign.to_str().unwrap()], &why);

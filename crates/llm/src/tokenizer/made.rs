@@ -65,8 +65,8 @@ impl MadeTokenizer {
         Ok(MadeTokenizer { library: tokenizer.into(), config })
     }
 
-    /// The characters of `texts` in the order of their code points. Other characters have no token and are
-    /// lost; no token ends a document.
+    /// The characters of `texts` in the order of their code points. A text with others is refused when it is
+    /// encoded; no token ends a document.
     ///
     /// # Errors
     /// When there are no texts.

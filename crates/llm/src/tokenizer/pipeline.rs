@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use tokenizers::{
-    AddedVocabulary, Encoding, Model, OffsetType, PostProcessor, PreTokenizer, Token,
-    Tokenizer as Library,
+    AddedVocabulary, Encoding, Model, ModelWrapper, OffsetReferential, OffsetType, PostProcessor,
+    PreTokenizedString, PreTokenizer, Token, Tokenizer as Library,
 };
 
 use super::special::Specials;
@@ -14,6 +14,9 @@ pub(super) struct Pipeline {
     library: Library,
     /// The added tokens, of which control tokens are not looked for in a text.
     without_control: AddedVocabulary,
+    /// Whether a character of a text that is no piece would be lost: BPE of characters, not of bytes, without a
+    /// piece for what is unknown.
+    loses: bool,
 }
 
 impl Pipeline {
@@ -21,7 +24,12 @@ impl Pipeline {
         library.set_encode_special_tokens(false);
         let mut without_control = library.get_added_vocabulary().clone();
         without_control.set_encode_special_tokens(true);
-        Pipeline { library, without_control }
+        let whole = library.get_normalizer().is_none() && library.get_pre_tokenizer().is_none();
+        let loses = match library.get_model() {
+            ModelWrapper::BPE(bpe) => whole && bpe.unk_token.is_none() && !bpe.byte_fallback,
+            _ => false,
+        };
+        Pipeline { library, without_control, loses }
     }
 
     pub(super) fn token_to_id(&self, piece: &str) -> Option<u32> {
@@ -30,19 +38,37 @@ impl Pipeline {
 
     /// The ids of `text`, with nothing around them.
     pub(super) fn encode(&self, text: &str, control: bool) -> Result<Vec<u32>> {
-        self.try_encode(text, control)
-            .map_err(|e| Error::limit(format!("cannot tokenize the text: {e}")))
-    }
-
-    fn try_encode(&self, text: &str, control: bool) -> tokenizers::Result<Vec<u32>> {
         let added =
             if control { self.library.get_added_vocabulary() } else { &self.without_control };
-        let mut parts = added.extract_and_normalize(self.library.get_normalizer(), text);
+        let parts = added.extract_and_normalize(self.library.get_normalizer(), text);
+        if self.loses {
+            self.check(&parts, text)?;
+        }
+        self.ids(parts).map_err(|e| Error::limit(format!("cannot tokenize the text: {e}")))
+    }
+
+    fn ids(&self, mut parts: PreTokenizedString) -> tokenizers::Result<Vec<u32>> {
         if let Some(pre_tokenizer) = self.library.get_pre_tokenizer() {
             pre_tokenizer.pre_tokenize(&mut parts)?;
         }
         self.library.get_model().tokenize_in_pretokenized(&mut parts, None)?;
         Ok(parts.into_encoding(None, 0, OffsetType::None)?.get_ids().to_vec())
+    }
+
+    /// Refuses a character of `text` that is no piece, outside of added tokens.
+    fn check(&self, parts: &PreTokenizedString, text: &str) -> Result<()> {
+        let is_piece = |c: char| self.library.token_to_id(c.encode_utf8(&mut [0; 4])).is_some();
+        let splits = parts.get_splits(OffsetReferential::Original, OffsetType::Byte);
+        let unknown = splits.iter().filter(|split| split.2.is_none()).find_map(|split| {
+            let (at, c) = split.0.char_indices().find(|(_, c)| !is_piece(*c))?;
+            Some((split.1.0 + at, c))
+        });
+        let Some((at, c)) = unknown else { return Ok(()) };
+        let before = &text[..at];
+        let line = before.matches('\n').count() + 1;
+        let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+        let why = format!("the tokenizer has no token for {c:?} (line {line}, column {column})");
+        Err(Error::request(why))
     }
 
     /// The ids that the library's post-processor puts before and after a text.
