@@ -8,7 +8,8 @@
 //!
 //! It is written under a name that begins with [`import::PARTIAL`], synced, and renamed; what was interrupted is
 //! removed the next time that one is written. While one of the same step is replaced, the old one is called
-//! `.old-step-…`, and counts as long as there is no other. Where a run goes back and on from there, the later steps
+//! `.old-step-…`, and counts as long as there is no other. The last K are kept and, of a run that may stop early, that
+//! of the best evaluation, however long ago it was. Where a run goes back and on from there, the later steps
 //! of the line that it gave up are renamed `abandoned-step-…`, and left to the user.
 
 use std::collections::BTreeMap;
@@ -106,6 +107,16 @@ pub fn latest(dir: &Path) -> Result<Option<Checkpoint>> {
     list(dir)?.last().map(|(_, path)| Checkpoint::read(path)).transpose()
 }
 
+/// The checkpoint in `dir` of `step`, if there is one.
+///
+/// # Errors
+/// When it is damaged.
+pub fn of_step(dir: &Path, step: u64) -> Result<Option<Checkpoint>> {
+    let all = list(dir)?;
+    let found = all.iter().find(|(other, _)| *other == step);
+    found.map(|(_, path)| Checkpoint::read(path)).transpose()
+}
+
 impl Checkpoint {
     /// Reads the checkpoint at `path` and compares its digests. Tensors are windows of the mapped files.
     ///
@@ -163,7 +174,8 @@ fn digest(file: &Path) -> Result<String> {
     Ok(hex(&import::map_file(file)?))
 }
 
-/// Writes a checkpoint into `dir`, removes all but the last `keep` up to its step, and returns its path.
+/// Writes a checkpoint into `dir`, removes all but the last `keep` up to its step and that of the best evaluation
+/// under early stop, and returns its path.
 ///
 /// # Errors
 /// When the system refuses: [`TrainError::NotSaved`] if older checkpoints are untouched, another if the new one is
@@ -183,7 +195,8 @@ pub(crate) fn save(
         };
         TrainError::NotSaved { step, kept, source: Box::new(source) }
     })?;
-    prune(dir, keep, step)?;
+    let best = saved.config.early_stop.and(saved.progress.best).map(|(step, _)| step);
+    prune(dir, keep, step, best)?;
     Ok(path)
 }
 
@@ -212,9 +225,9 @@ fn write(dir: &Path, saved: &Saved, contents: &Contents<'_>) -> Result<PathBuf> 
     Ok(path)
 }
 
-/// Removes all but the last `keep` checkpoints of the line that ends with `step`, and renames what is beyond it, so
-/// that this step is the latest.
-fn prune(dir: &Path, keep: usize, step: u64) -> Result<()> {
+/// Removes all but the last `keep` checkpoints and the `best` of the line that ends with `step`, and renames what is
+/// beyond it, so that this step is the latest.
+fn prune(dir: &Path, keep: usize, step: u64, best: Option<u64>) -> Result<()> {
     sweep(dir)?;
     let all = list(dir)?;
     let (line, beyond) = all.split_at(all.partition_point(|(other, _)| *other <= step));
@@ -226,7 +239,8 @@ fn prune(dir: &Path, keep: usize, step: u64) -> Result<()> {
         fs::rename(path, &abandoned).map_err(TrainError::io(path, "rename"))?;
     }
     let old = line.len().saturating_sub(keep.max(1));
-    line[..old].iter().try_for_each(|(_, path)| remove(path))
+    let old = line[..old].iter().filter(|(step, _)| Some(*step) != best);
+    old.map(|(_, path)| path).try_for_each(|path| remove(path))
 }
 
 /// Removes a checkpoint, which loses its name first: one that is half gone is never found.

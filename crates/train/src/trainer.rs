@@ -318,7 +318,8 @@ impl Trainer {
         Ok(Evaluation { step: self.progress.step, loss, targets, seconds })
     }
 
-    /// Steps until the schedule ends, with evaluations and checkpoints on the way.
+    /// Steps until the schedule ends, with evaluations before the first, on the way and after the last, and with
+    /// checkpoints; under early stop also one of each evaluation that was the best so far.
     ///
     /// # Errors
     /// Those of [`Trainer::step`], [`Trainer::evaluate`], [`Trainer::save`] and of the observer.
@@ -335,20 +336,31 @@ impl Trainer {
         // A run without a step leaves nothing to save.
         let mut saved = Some(self.progress.step);
         let mut end = End::Finished;
+        if let Some(held_out) = &mut held_out
+            && self.progress.step == 0
+            && self.config.evaluate_every.is_some()
+        {
+            self.progress.best = None;
+            let evaluation = self.evaluate(*held_out)?;
+            self.judge(&evaluation, observer)?;
+            if let Some(c) = checkpoints.filter(|_| self.is_best()) {
+                observer.saved(0, &self.save(c, data)?)?;
+            }
+        }
         while self.progress.step < self.config.schedule.total {
             let report = self.step(data)?;
             let mut stops = [f64::from(u8::from(observer.step(&report)?.is_break()))];
             self.sum(&mut stops)?;
             let due = |every: Option<u64>| every.is_some_and(|n| n > 0 && report.step % n == 0);
-            let mut give_up = false;
+            let (mut give_up, mut best) = (false, false);
             if let Some(held_out) = &mut held_out
                 && (due(self.config.evaluate_every) || report.step == self.config.schedule.total)
             {
                 let evaluation = self.evaluate(*held_out)?;
-                observer.evaluated(&evaluation)?;
-                give_up = self.judge(&evaluation);
+                give_up = self.judge(&evaluation, observer)?;
+                best = self.is_best();
             }
-            if let Some(c) = checkpoints.filter(|c| due(c.every)) {
+            if let Some(c) = checkpoints.filter(|c| best || due(c.every)) {
                 observer.saved(report.step, &self.save(c, data)?)?;
                 saved = Some(report.step);
             }
@@ -383,7 +395,8 @@ impl Trainer {
     }
 
     /// Takes note of an evaluation; whether it is time to give up.
-    fn judge(&mut self, evaluation: &Evaluation) -> bool {
+    fn judge(&mut self, evaluation: &Evaluation, observer: &mut dyn Observer) -> Result<bool> {
+        observer.evaluated(evaluation)?;
         let stop = self.config.early_stop;
         let least = stop.map_or(0.0, |s| s.min_improvement);
         let progress = &mut self.progress;
@@ -393,6 +406,12 @@ impl Trainer {
         } else {
             progress.stale += 1;
         }
-        stop.is_some_and(|s| progress.stale > s.patience)
+        Ok(stop.is_some_and(|s| progress.stale > s.patience))
+    }
+
+    /// Whether the evaluation of this step is one to go back to.
+    fn is_best(&self) -> bool {
+        let best = self.progress.best.is_some_and(|(step, _)| step == self.progress.step);
+        best && self.config.early_stop.is_some()
     }
 }

@@ -55,19 +55,21 @@ pub(crate) struct Recipe {
     /// Part of the data that is held out where --eval-data names none, 0 for none [default: 0.1]
     #[arg(long, value_name = "PART", conflicts_with = "eval_data")]
     held_out: Option<f64>,
-    /// Steps between evaluations on held-out data, 0 for none but the last [default: a tenth of all]
+    /// Steps between evaluations on held-out data, from before the first step on; 0 for none but the last [default: a
+    /// tenth of all]
     #[arg(long, value_name = "N")]
     eval_every: Option<u64>,
     /// Batches of an evaluation [default: all]
     #[arg(long, value_name = "N")]
     eval_batches: Option<usize>,
-    /// Evaluations in a row without improvement after which the run ends [default: it does not]
+    /// Evaluations in a row that may bring no improvement before the run ends; its result is then that of the best
+    /// one, whose checkpoint is kept [default: it does not end early, and the result is that of the last step]
     #[arg(long, value_name = "N")]
     patience: Option<u32>,
     /// Steps between checkpoints, 0 for one at the end alone [default: a tenth of all]
     #[arg(long, value_name = "N")]
     save_every: Option<u64>,
-    /// Checkpoints that are kept [default: 2]
+    /// Last checkpoints that are kept [default: 2]
     #[arg(long, value_name = "N")]
     keep: Option<usize>,
     /// Keep the activations between layers alone and compute the others again: less memory, more time

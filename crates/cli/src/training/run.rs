@@ -1,5 +1,6 @@
 //! A run from its directory to its result.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{self, ExitCode};
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::{env, fs};
 use anyhow::{Context, Error, Result, bail, ensure};
 use llm::{Batch, Model};
 use serde_json::json;
+use tensor::Tensor;
 use train::metrics::JsonLines;
 use train::metrics::tensorboard::EventFile;
 use train::{
@@ -149,8 +151,9 @@ pub(crate) fn go_on(dir: &Path, as_json: bool) -> Result<ExitCode> {
         return again(dir, as_json);
     }
     let result = settings.task.result(dir, &model);
-    replace(&settings.task, &model, &trainer, &result)?;
-    report(&trainer, &device, end, &result, as_json)?;
+    let (step, weights) = made(&trainer, &checkpoints.dir)?;
+    replace(&settings.task, &model, &weights, &result)?;
+    report(&trainer, &device, end, (&result, step), as_json)?;
     Ok(if end == End::Stopped { interrupt::status() } else { ExitCode::SUCCESS })
 }
 
@@ -180,6 +183,22 @@ fn is_over(trainer: &Trainer) -> bool {
     progress.step >= config.schedule.total || gave_up
 }
 
+/// What the run has made and after which step: the last values or, under early stop, those of the best evaluation.
+fn made(trainer: &Trainer, checkpoints: &Path) -> Result<(u64, BTreeMap<String, Tensor>)> {
+    let last = trainer.progress().step;
+    let best = trainer.config().early_stop.and(trainer.progress().best).map(|(step, _)| step);
+    if let Some(step) = best.filter(|&step| step != last) {
+        if let Some(found) = checkpoint::of_step(checkpoints, step)? {
+            return Ok((step, found.weights));
+        }
+        output::note(&format!(
+            "note: there is no checkpoint of the best evaluation, at step {step}; the result is the last"
+        ));
+    }
+    let values = trainer.parameters().map(|(name, value)| (name.to_owned(), value.clone()));
+    Ok((last, values.collect()))
+}
+
 /// The newest checkpoint that is whole. One that is damaged is passed over, and said.
 fn newest(dir: &Path) -> Result<Option<Checkpoint>> {
     let mut last = None;
@@ -199,11 +218,16 @@ fn newest(dir: &Path) -> Result<Option<Checkpoint>> {
 }
 
 /// Writes the result anew: the one that is there is removed once the new one is whole.
-fn replace(task: &Task, model: &Model, trainer: &Trainer, result: &Path) -> Result<()> {
+fn replace(
+    task: &Task,
+    model: &Model,
+    weights: &BTreeMap<String, Tensor>,
+    result: &Path,
+) -> Result<()> {
     let name = result.file_name().unwrap_or_default().to_string_lossy();
     let fresh = result.with_file_name(format!(".new-{name}"));
     remove(&fresh)?;
-    progress::spin("writing", || task.write(model, trainer, &fresh))?;
+    progress::spin("writing", || task.write(model, weights, &fresh))?;
     remove(result)?;
     fs::rename(&fresh, result).with_context(|| format!("{}: cannot write", result.display()))
 }
@@ -221,7 +245,7 @@ fn report(
     trainer: &Trainer,
     device: &Device,
     end: End,
-    result: &Path,
+    (result, step): (&Path, u64),
     as_json: bool,
 ) -> Result<()> {
     let progress = trainer.progress();
@@ -243,7 +267,9 @@ fn report(
     }
     let best =
         progress.best.map(|(step, loss)| format!("; least held-out loss {loss:.4} at {step}"));
-    output::line(&format!("{why} at step {}{}", progress.step, best.unwrap_or_default()))?;
+    let at = if step == progress.step { "" } else { ", which is the result" };
+    output::line(&format!("{why} at step {}{}{at}", progress.step, best.unwrap_or_default()))?;
     output::line(&result.display().to_string())?;
+            "result_step": step,
     device.summary().map_or(Ok(()), |summary| output::line(&summary))
 }

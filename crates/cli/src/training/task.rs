@@ -12,7 +12,6 @@ use passes::ane::AdapterSlot;
 use passes::grad::{By, Gradients, Request, differentiate};
 use passes::low_rank::{input_names, low_rank_inputs};
 use tensor::Tensor;
-use train::Trainer;
 
 use super::recipe::Resolved;
 use super::settings::{Lora, Task};
@@ -80,15 +79,18 @@ impl Task {
         })
     }
 
-    /// Writes what `trainer` has made of `model` to `to`, where nothing is.
+    /// Writes what training has made of `model`, values by the names of parameters, to `to`, where nothing is.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub(super) fn write(&self, model: &Model, trainer: &Trainer, to: &Path) -> Result<()> {
-        let values: BTreeMap<String, Tensor> =
-            trainer.parameters().map(|(name, value)| (name.to_owned(), value.clone())).collect();
+    pub(super) fn write(
+        &self,
+        model: &Model,
+        values: &BTreeMap<String, Tensor>,
+        to: &Path,
+    ) -> Result<()> {
         let Task::Lora { base, lora: Lora { r, alpha, .. }, .. } = self else {
-            return Ok(model.write_with(to, &values)?);
+            return Ok(model.write_with(to, values)?);
         };
         let mut factors = BTreeMap::new();
         let weights = values.keys().filter_map(|name| name.strip_suffix(".lora_a"));

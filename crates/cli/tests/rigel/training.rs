@@ -108,10 +108,11 @@ fn a_new_model_learns_and_writes() {
         records.iter().filter(|r| r["kind"] == kind).map(|r| number(&r["loss"])).collect()
     };
     let (steps, held_out) = (losses("step"), losses("evaluation"));
-    assert_eq!((steps.len(), held_out.len()), (60, 3));
+    assert_eq!((steps.len(), held_out.len()), (60, 4));
     // 17 characters: at first all are as likely.
     assert!((steps[0] - 17f64.ln()).abs() < 0.1 && steps[59] < 1.0, "{steps:?}");
-    assert!(held_out[2] < held_out[0] && held_out[2] < 1.0, "{held_out:?}");
+    assert!(held_out[3] < held_out[1] && held_out[3] < 1.0, "{held_out:?}");
+    assert!((held_out[0] - 17f64.ln()).abs() < 0.1, "{held_out:?}");
     assert_eq!(
         number(&end["best"]["loss"]),
         held_out.iter().copied().fold(f64::INFINITY, f64::min)

@@ -64,6 +64,11 @@ fn an_infinite_evaluation_stops_the_run() {
     let mut held_out = Cycle::new(vec![nothing, slope(&[3e38; 1000])]);
     let mut trainer = Trainer::new(&interpreter(), linear(DType::F32, false), config, 1).unwrap();
     let mut watcher = Watcher::default();
+    // One that begins is evaluated before anything else.
+    let run = trainer.run(&mut data, Some(&mut held_out), Some(&checkpoints), &mut watcher);
+    assert!(matches!(run.unwrap_err(), TrainError::NotFinite { step: 0, .. }));
+    trainer.step(&mut data).unwrap();
+    trainer.save(&checkpoints, &data).unwrap();
     let run = trainer.run(&mut data, Some(&mut held_out), Some(&checkpoints), &mut watcher);
     let error = run.unwrap_err();
     assert!(matches!(error, TrainError::NotFinite { step: 2, .. }), "{error}");
@@ -199,13 +204,27 @@ fn evaluation_and_early_stop() {
     let second = trainer.evaluate(&mut held_out).unwrap();
     assert_eq!((first.loss, first.targets), (second.loss, second.targets));
     let mut watcher = Watcher::default();
-    let end = trainer.run(&mut data, Some(&mut held_out), None, &mut watcher).unwrap();
+    let at = dir.path().join("checkpoints");
+    let checkpoints =
+        Checkpoints { dir: at.clone(), every: Some(1), keep: 1, settings: serde_json::Value::Null };
+    let all = Some(&checkpoints);
+    let end = trainer.run(&mut data, Some(&mut held_out), all, &mut watcher).unwrap();
     assert_eq!(end, End::NoImprovement);
     let losses: Vec<f64> = watcher.evaluations.iter().map(|e| e.loss).collect();
+    assert_eq!((watcher.evaluations[0].step, losses[0]), (0, first.loss));
     let (best, last) = losses.split_at(losses.len() - 2);
     let least = best.iter().copied().fold(f64::INFINITY, f64::min);
     assert!(last.iter().all(|&l| l >= least) && best.last() == Some(&least), "{losses:?}");
-    assert_eq!(trainer.progress().best.unwrap().1, least);
+    let (step, loss) = trainer.progress().best.unwrap();
+    assert_eq!(loss, least);
+    // The last one is kept, and that of the best evaluation, from which its loss comes again.
+    let last = trainer.progress().step;
+    let kept: Vec<u64> = checkpoint::list(&at).unwrap().into_iter().map(|(step, _)| step).collect();
+    assert_eq!((kept, last), (vec![step, step + 4], step + 4));
+    let best = checkpoint::of_step(&at, step).unwrap().unwrap();
+    trainer.restore(&best, &mut data).unwrap();
+    assert_eq!(trainer.evaluate(&mut held_out).unwrap().loss, least);
+    assert!(checkpoint::of_step(&at, step + 1).unwrap().is_none());
 }
 
 /// Ctrl-C in other words: the run ends with a checkpoint.
