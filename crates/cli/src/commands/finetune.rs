@@ -89,7 +89,7 @@ impl FromStr for Lora {
 
 impl Finetune {
     pub(super) fn run(&self) -> Result<ExitCode> {
-        let Some(name) = &self.model else { return self.run.resume() };
+        let Some(name) = &self.model else { return self.run.resume(&self.data, &self.recipe) };
         let path = environment::hub()?.resolve(name, &Downloads::default())?;
         self.run.begin(|dir| self.prepare(name, &path, dir))
     }
@@ -118,7 +118,7 @@ impl Finetune {
                 Task::Lora { model: path, base: name.to_owned(), lora }
             }
         };
-        let mut settings = Settings::new(task, recipe, self.run.compute());
+        let mut settings = Settings::new(task, recipe, self.run.compute(), &self.data);
         let DataArgs { data, eval_data, separator } = &self.data;
         if corpus::are_tokens(&[&data[..], eval_data].concat())? {
             ensure!(

@@ -42,7 +42,7 @@ pub(crate) struct Train {
 
 impl Train {
     pub(super) fn run(&self) -> Result<ExitCode> {
-        let Some(arch) = &self.arch else { return self.run.resume() };
+        let Some(arch) = &self.arch else { return self.run.resume(&self.data, &self.recipe) };
         let architecture = Architecture::find(arch)?;
         self.run.begin(|dir| self.prepare(architecture, dir))
     }
@@ -53,7 +53,7 @@ impl Train {
             Defaults { rate: 3e-4, decay: 0.1, max_context: architecture.max_context()? };
         let recipe = self.recipe.or(&architecture.recipe)?.resolve(defaults)?;
         let task = Task::Full { model: "model".into() };
-        let mut settings = Settings::new(task, recipe, self.run.compute());
+        let mut settings = Settings::new(task, recipe, self.run.compute(), &self.data);
         let DataArgs { data, eval_data, separator } = &self.data;
         let plan = scratch::folder()?.join("plan");
         fs::create_dir(&plan).with_context(|| format!("{}", plan.display()))?;

@@ -10,7 +10,7 @@ use import::ModelFile;
 use llm::template::{ChatTemplate, Message};
 use llm::tokenizer::MadeTokenizer;
 use llm::{Tokenizer, interface};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use train::data::{
     Dataset, InputNames, Loader, Packing, Piece, TokenFile, TokenWriter, Tokenization, Tokenized,
     for_each_text, tokenize,
@@ -23,7 +23,7 @@ use crate::{output, progress};
 const TOKENS: &str = "bin";
 
 /// What to train on.
-#[derive(Args)]
+#[derive(Args, Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[command(next_help_heading = "Data")]
 pub(crate) struct DataArgs {
     /// Text (.txt, .md, any other), JSON lines (.jsonl: text, prompt and completion, or messages), directories of
@@ -34,11 +34,22 @@ pub(crate) struct DataArgs {
     #[arg(long, value_name = "PATH", num_args = 1..)]
     pub(crate) eval_data: Vec<PathBuf>,
     #[command(flatten)]
+    #[serde(flatten)]
     pub(crate) separator: SeparatorArgs,
 }
 
+impl DataArgs {
+    /// The same by paths that hold wherever the program is started, where there is something.
+    pub(super) fn absolute(&self) -> Self {
+        let real = |paths: &[PathBuf]| {
+            paths.iter().map(|p| p.canonicalize().unwrap_or_else(|_| p.clone())).collect()
+        };
+        DataArgs { data: real(&self.data), eval_data: real(&self.eval_data), ..self.clone() }
+    }
+}
+
 /// What parts documents.
-#[derive(Args)]
+#[derive(Args, Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct SeparatorArgs {
     /// What parts the documents in a text file, such as <|endoftext|>; else a file is one
     #[arg(long, value_name = "TEXT")]

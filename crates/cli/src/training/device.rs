@@ -65,6 +65,16 @@ enum Kind {
 }
 
 impl ComputeArgs {
+    /// The same with the device that is meant where none is named.
+    pub(super) fn explicit(&self) -> Self {
+        ComputeArgs { device: self.device.or(Some(Kind::Cpu)), ..self.clone() }
+    }
+
+    /// Takes over what may change in a run.
+    pub(super) fn change(&mut self, given: &ComputeArgs) {
+        self.threads = given.threads.or(self.threads);
+    }
+
     /// Threads of the CPU.
     pub(super) fn threads(&self) -> usize {
         self.threads.map_or_else(environment::threads, usize::from)

@@ -12,6 +12,7 @@
 //! none, from its first step.
 
 pub(crate) mod architecture;
+mod changes;
 pub(crate) mod corpus;
 mod device;
 mod dry_run;
@@ -30,7 +31,10 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::scratch;
+use changes::Given;
+use corpus::DataArgs;
 use device::ComputeArgs;
+use recipe::Recipe;
 use settings::Settings;
 
 /// Where a run is and how it is begun.
@@ -40,8 +44,9 @@ pub(crate) struct RunArgs {
     /// Directory of the run
     #[arg(long, value_name = "RUN", required_unless_present = "dry_run")]
     out: Option<PathBuf>,
-    /// Go on with the run in --out; its settings are known
-    #[arg(long, conflicts_with_all = ["DataArgs", "Recipe", "ComputeArgs", "dry_run"])]
+    /// Go on with the run in --out; its settings are known. Steps (which stretch the learning rate's fall),
+    /// evaluations, patience, checkpoints and threads may be given anew; any other option must be as it was
+    #[arg(long, conflicts_with = "dry_run")]
     resume: bool,
     /// Take a few steps, write nothing, and say what the run would take: parameters, memory, tokens, time
     #[arg(long)]
@@ -59,12 +64,13 @@ impl RunArgs {
         self.compute.clone()
     }
 
-    /// Goes on with a run.
+    /// Goes on with a run, changed as the options say.
     ///
     /// # Errors
     /// As for [`run::go_on`].
-    pub(crate) fn resume(&self) -> Result<ExitCode> {
-        run::go_on(self.dir()?, self.json)
+    pub(crate) fn resume(&self, data: &DataArgs, recipe: &Recipe) -> Result<ExitCode> {
+        let given = Given { data, recipe, compute: &self.compute };
+        run::go_on(self.dir()?, Some(&given), self.json)
     }
 
     /// Begins the run whose directory `fill` fills, or says what it would take.
@@ -80,7 +86,7 @@ impl RunArgs {
             return Ok(ExitCode::SUCCESS);
         }
         run::create(self.dir()?, fill)?;
-        self.resume()
+        run::go_on(self.dir()?, None, self.json)
     }
 
     fn dir(&self) -> Result<&Path> {

@@ -148,6 +148,32 @@ impl Recipe {
         Ok(all)
     }
 
+    /// Changes of `run` what may be another in one that is taken up again.
+    ///
+    /// # Errors
+    /// When a number is out of its range.
+    pub(super) fn change(&self, run: &mut Resolved) -> Result<()> {
+        self.check_counts()?;
+        let or_none = |said: Option<u64>, own| said.map_or(own, |n| Some(n).filter(|&n| n > 0));
+        let config = &mut run.config;
+        config.schedule.total = self.steps.unwrap_or(config.schedule.total);
+        config.evaluate_every = or_none(self.eval_every, config.evaluate_every);
+        config.evaluate_batches = self.eval_batches.or(config.evaluate_batches);
+        config.early_stop = self.patience.map(early_stop).or(config.early_stop);
+        run.save_every = or_none(self.save_every, run.save_every);
+        run.keep = self.keep.unwrap_or(run.keep);
+        let Schedule { warmup, total, .. } = config.schedule;
+        ensure!(warmup <= total, "--warmup is {warmup}, --steps {total}");
+        Ok(())
+    }
+
+    fn check_counts(&self) -> Result<()> {
+        ensure!(self.steps != Some(0), "--steps is 0");
+        ensure!(self.eval_batches != Some(0), "--eval-batches is 0");
+        ensure!(self.keep != Some(0), "--keep is 0");
+        Ok(())
+    }
+
     /// The recipe with its defaults.
     ///
     /// # Errors
@@ -158,7 +184,7 @@ impl Recipe {
         let min_lr = self.min_lr.unwrap_or(peak / 10.0);
         let held_out = self.held_out.unwrap_or(0.1);
         let accumulation = self.accumulation.unwrap_or(1);
-        ensure!(total > 0, "--steps is 0");
+        self.check_counts()?;
         ensure!(accumulation > 0, "--accumulation is 0");
         ensure!(peak > 0.0 && peak.is_finite(), "--lr is {peak}");
         ensure!((0.0..=peak).contains(&min_lr), "--min-lr is {min_lr}, --lr {peak}");
@@ -177,8 +203,6 @@ impl Recipe {
         };
         let clip = at_least_0("clip", self.clip.unwrap_or(1.0))?;
         let weight_decay = at_least_0("weight-decay", self.weight_decay.unwrap_or(defaults.decay))?;
-        ensure!(self.eval_batches != Some(0), "--eval-batches is 0");
-        ensure!(self.keep != Some(0), "--keep is 0");
         let tenth = Some((total / 10).max(1));
         let or_none = |said: Option<u64>| said.or(tenth).filter(|&n| n > 0);
         let rule = match self.optimizer.unwrap_or(Optimizer::Adamw) {
@@ -196,7 +220,6 @@ impl Recipe {
             Shape::Linear => Decay::Linear,
             Shape::Cosine => Decay::Cosine,
         };
-        let early_stop = self.patience.map(|patience| EarlyStop { patience, min_improvement: 0.0 });
         Ok(Resolved {
             batch: self.batch.unwrap_or(8),
             seq_len: self.seq_len.unwrap_or(defaults.max_context.min(256)),
@@ -212,8 +235,51 @@ impl Recipe {
                 loss_scaling: None,
                 evaluate_every: or_none(self.eval_every),
                 evaluate_batches: self.eval_batches,
-                early_stop,
+                early_stop: self.patience.map(early_stop),
             },
         })
+    }
+}
+
+fn early_stop(patience: u32) -> EarlyStop {
+    EarlyStop { patience, min_improvement: 0.0 }
+}
+
+/// All that was said of a run or was its default, so that it can be compared with what is said.
+impl From<&Resolved> for Recipe {
+    fn from(run: &Resolved) -> Self {
+        let Config { optimizer, schedule, accumulation, .. } = &run.config;
+        let (rule, beta1, beta2) = match optimizer.rule {
+            Rule::Adamw { beta1, beta2, .. } => (Optimizer::Adamw, beta1, Some(beta2)),
+            Rule::Sgd { momentum, .. } => (Optimizer::Sgd, momentum, None),
+        };
+        let shape = match schedule.decay {
+            Decay::Constant => Shape::Constant,
+            Decay::Linear => Shape::Linear,
+            Decay::Cosine => Shape::Cosine,
+        };
+        Recipe {
+            batch: Some(run.batch),
+            seq_len: Some(run.seq_len),
+            steps: Some(schedule.total),
+            accumulation: Some(*accumulation),
+            lr: Some(schedule.peak),
+            min_lr: Some(schedule.peak * schedule.floor),
+            warmup: Some(schedule.warmup),
+            schedule: Some(shape),
+            optimizer: Some(rule),
+            beta1: Some(beta1),
+            beta2,
+            weight_decay: Some(optimizer.weight_decay),
+            clip: Some(optimizer.clip.unwrap_or(0.0)),
+            seed: Some(run.seed),
+            held_out: Some(run.held_out),
+            eval_every: Some(run.config.evaluate_every.unwrap_or(0)),
+            eval_batches: run.config.evaluate_batches,
+            patience: run.config.early_stop.map(|s| s.patience),
+            save_every: Some(run.save_every.unwrap_or(0)),
+            keep: Some(run.keep),
+            recompute: run.recompute,
+        }
     }
 }

@@ -17,6 +17,7 @@ use train::{
     BatchSource, Checkpoint, Checkpoints, End, LossScaling, Observer, Trainer, checkpoint,
 };
 
+use super::changes::{Given, check_steps};
 use super::corpus::Batches;
 use super::engine_log::EngineLog;
 use super::settings::{Settings, Task};
@@ -107,12 +108,13 @@ impl Settings {
     }
 }
 
-/// Goes on with the run in `dir`, to its end.
+/// Goes on with the run in `dir`, changed as options say that were `given`, to its end.
 ///
 /// # Errors
-/// When there is no run, it is damaged, or a step fails; the last checkpoint stays.
-pub(crate) fn go_on(dir: &Path, as_json: bool) -> Result<ExitCode> {
-    let settings = Settings::read(dir)?;
+/// When there is no run, it is damaged, an option contradicts it, or a step fails; the last checkpoint stays.
+pub(crate) fn go_on(dir: &Path, given: Option<&Given<'_>>, as_json: bool) -> Result<ExitCode> {
+    let mut settings = Settings::read(dir)?;
+    let changes = given.map_or(Ok(Vec::new()), |given| given.change(&mut settings))?;
     let Ready { model, mut batches, mut trainer, device } =
         progress::spin("preparing", || settings.ready(dir))?;
     let checkpoints = Checkpoints {
@@ -125,6 +127,11 @@ pub(crate) fn go_on(dir: &Path, as_json: bool) -> Result<ExitCode> {
         trainer.restore(&checkpoint, &mut batches.train)?;
     }
     let (done, total) = (trainer.progress().step, trainer.config().schedule.total);
+    check_steps(done, total)?;
+    if !changes.is_empty() {
+        settings.write(dir)?;
+        changes.iter().for_each(|change| output::note(&format!("note: {change}")));
+    }
     let heeded = Heeded::new();
     let exhausted = Arc::new(AtomicBool::new(false));
     let end = if is_over(&trainer) {
@@ -262,6 +269,7 @@ fn report(
             "tokens": progress.tokens,
             "best": best,
             "result": result,
+            "result_step": step,
             "engine": device.report(),
         }));
     }
@@ -270,6 +278,5 @@ fn report(
     let at = if step == progress.step { "" } else { ", which is the result" };
     output::line(&format!("{why} at step {}{}{at}", progress.step, best.unwrap_or_default()))?;
     output::line(&result.display().to_string())?;
-            "result_step": step,
     device.summary().map_or(Ok(()), |summary| output::line(&summary))
 }

@@ -1,11 +1,13 @@
 //! What is kept of a run in `run.json`.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::corpus::DataArgs;
 use super::device::ComputeArgs;
 use super::recipe::Resolved;
 
@@ -23,6 +25,9 @@ pub(crate) struct Settings {
     rigel: String,
     /// What is trained.
     pub(crate) task: Task,
+    /// The data that it was begun with, by absolute paths.
+    #[serde(default)]
+    pub(super) given: DataArgs,
     /// Token files.
     pub(crate) data: Vec<PathBuf>,
     /// Token files to evaluate on, where they are others.
@@ -67,11 +72,17 @@ pub(crate) struct Lora {
 
 impl Settings {
     /// Settings of this version.
-    pub(crate) fn new(task: Task, recipe: Resolved, compute: ComputeArgs) -> Self {
+    pub(crate) fn new(
+        task: Task,
+        recipe: Resolved,
+        compute: ComputeArgs,
+        given: &DataArgs,
+    ) -> Self {
         Settings {
             format: FORMAT,
             rigel: env!("CARGO_PKG_VERSION").to_owned(),
             task,
+            given: given.absolute(),
             data: Vec::new(),
             eval_data: Vec::new(),
             recipe,
@@ -84,9 +95,8 @@ impl Settings {
     /// # Errors
     /// When they cannot be written.
     pub(crate) fn write(&self, dir: &Path) -> Result<()> {
-        let path = dir.join(NAME);
-        let text = serde_json::to_string_pretty(self)?;
-        fs::write(&path, text + "\n").with_context(|| format!("{}: cannot write", path.display()))
+        let text = serde_json::to_string_pretty(self)? + "\n";
+        Ok(import::write_file(&dir.join(NAME), |out| out.write_all(text.as_bytes()))?)
     }
 
     /// Those of the run in `dir`.

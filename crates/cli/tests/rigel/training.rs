@@ -182,6 +182,93 @@ fn a_run_that_was_broken_off_ends_as_one_that_was_not() {
 }
 
 #[test]
+fn what_may_change_when_a_run_goes_on() {
+    let place = Place::new();
+    assert_eq!(place.train("run", &["--steps", "20", "--eval-every", "10"]).code, 0);
+    place.write("other.txt", "The cat.");
+    let resume =
+        |more: &[&str]| place.rigel(&[&["train", "--resume", "--out", "run"][..], more].concat());
+    let settings = || fs::read_to_string(place.path("run/run.json")).unwrap();
+    let begun = settings();
+    for (options, parts) in [
+        (&["--lr", "0.5"][..], &["--lr is 0.5, in the run 0.01"][..]),
+        (&["--chip", "m1"], &["--chip is m1, in the run nothing"]),
+        (&["--device", "emulator"], &["--device is emulator, in the run cpu"]),
+        (
+            &["--seed", "2", "--batch", "3"],
+            &["--seed is 2, in the run 1", "--batch is 3, in the run 4"],
+        ),
+        (&["--data", "other.txt"], &["other.txt, in the run ", "/text.txt"]),
+        (&["--eval-data", "other.txt"], &["--eval-data is ", "in the run nothing"]),
+        (&["--separator", "x"], &["--separator is x, in the run nothing"]),
+        (&["--recompute"], &["--recompute is true"]),
+        (&["--steps", "10"], &["--steps is 10, and 20 are done"]),
+        (&["--steps", "30", "--clip", "2"], &["--clip is 2.0, in the run 1.0"]),
+    ] {
+        assert_fails(&resume(options), parts);
+        assert_eq!(settings(), begun, "{options:?}");
+    }
+    for options in [["--arch", "tiny"], ["--vocab", "300"], ["--tokenizer", "x"]] {
+        assert_eq!(resume(&options).code, 2, "{options:?}");
+    }
+    for options in [["--lora", "r=2"], ["--tokenizer", "x"]] {
+        let finetune = ["finetune", "--resume", "--out", "run"];
+        assert_eq!(place.rigel(&[&finetune, &options[..]].concat()).code, 2, "{options:?}");
+    }
+    let same = [
+        "--data", "text.txt", "--lr", "1e-2", "--min-lr", "1e-3", "--device", "cpu", "--steps",
+        "20",
+    ];
+    let outcome = resume(&same);
+    assert!(outcome.out.starts_with("finished at step 20") && !outcome.err.contains("note:"));
+    assert_eq!(settings(), begun);
+
+    let outcome = resume(&["--steps", "30", "--eval-every", "5", "--threads", "1"]);
+    assert!(outcome.out.starts_with("finished at step 30"), "{outcome:?}");
+    for note in ["note: --steps is 30, was 20", "note: --eval-every is 5, was 10", "--threads is 1"]
+    {
+        assert!(outcome.err.contains(note), "{} lacks {note}", outcome.err);
+    }
+    let evaluated: Vec<u64> = place
+        .records("run")
+        .iter()
+        .filter(|r| r["kind"] == "evaluation")
+        .map(|r| r["step"].as_u64().unwrap())
+        .collect();
+    assert_eq!(evaluated, [0, 10, 20, 25, 30]);
+    assert!(resume(&[]).out.starts_with("finished at step 30"));
+}
+
+/// What is held out is nothing like the data: the longer the run, the worse.
+#[test]
+fn a_run_that_stops_early_gives_its_best_weights() {
+    let place = Place::new();
+    let foreign = "went eht .woc eht taw ehT\nhen oxe tdc .".repeat(20);
+    place.write("held-out.txt", &foreign.replace(|c| !"The catdogsnwx.\n".contains(c), ""));
+    let stop = ["--eval-data", "held-out.txt", "--eval-every", "2", "--patience", "3"];
+    let end = json(&place.train("run", &[&stop[..], &["--keep", "1", "--json"]].concat()));
+    let (best, last) = (end["best"]["step"].as_u64().unwrap(), end["step"].as_u64().unwrap());
+    assert_eq!((&end["end"], last), (&"no improvement".into(), best + 8), "{end}");
+    assert_eq!(end["result_step"], best);
+    let norm = |file: &str, name: &str| {
+        let file = import::SafeTensors::open(place.path(file)).unwrap();
+        file.tensor(name).unwrap().as_slice::<f32>().unwrap().to_vec()
+    };
+    let name = "model.norm.weight";
+    let at =
+        |step: u64| norm(&format!("run/checkpoints/step-{step:010}/weights.safetensors"), name);
+    let written = norm("run/final/model.safetensors", name);
+    assert!(written == at(best) && written != at(last));
+    // Again after it is over, and where there is no such checkpoint any more.
+    let again = json(&place.rigel(&["train", "--resume", "--out", "run", "--json"]));
+    assert_eq!(again["result_step"], best);
+    fs::remove_dir_all(place.path(&format!("run/checkpoints/step-{best:010}"))).unwrap();
+    let again = place.rigel(&["train", "--resume", "--out", "run", "--json"]);
+    assert!(again.err.contains("no checkpoint of the best evaluation"), "{}", again.err);
+    assert_eq!(json(&again)["result_step"], last);
+}
+
+#[test]
 fn an_adapter_that_is_merged_writes_what_it_wrote_beside_the_model() {
     let place = Place::new();
     assert_eq!(place.train("base", &["--steps", "30"]).code, 0);
@@ -394,7 +481,6 @@ fn what_cannot_be_trained() {
     assert_fails(&train("arch.toml", "text.txt"), &["step"]);
     place.holds_no_more_than(&["arch.toml", "text.txt"]);
     assert_fails(&place.rigel(&["train", "--resume", "--out", "run"]), &["run: no run there"]);
-    assert_eq!(place.rigel(&["train", "--resume", "--out", "run", "--steps", "9"]).code, 2);
     place.write("run", "");
     assert_fails(&place.train("run", &[]), &["run: is there already"]);
 

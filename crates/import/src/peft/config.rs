@@ -71,6 +71,9 @@ enum Modules {
     Pattern(String),
 }
 
+/// Whether a module, by its path, is one of some.
+type IsOne<'a> = Box<dyn Fn(&str) -> bool + 'a>;
+
 /// A value by itself, or several.
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -245,7 +248,7 @@ impl Modules {
     }
 
     /// Whether a module is one of these.
-    fn matcher(&self) -> std::result::Result<Box<dyn Fn(&str) -> bool + '_>, regex::Error> {
+    fn matcher(&self) -> std::result::Result<IsOne<'_>, regex::Error> {
         Ok(match self {
             Modules::Pattern(all) if all == ALL_LINEAR => Box::new(|_| true),
             Modules::Pattern(pattern) => {
