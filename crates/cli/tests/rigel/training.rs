@@ -310,31 +310,27 @@ fn an_adapter_that_is_merged_writes_what_it_wrote_beside_the_model() {
     assert_ne!(place.generate("full/final", &[])["ids"], plain["ids"]);
 }
 
+/// Chats of a form that SmolLM2 has not seen (`tests/golden/chats.py`): it learns the form, and so predicts answers that
+/// it was not trained on.
 #[test]
-fn a_quantised_model_takes_an_adapter() {
+fn an_adapter_of_a_quantised_model_learns_what_it_has_not_seen() {
     let place = Place::new();
-    place.write(
-        "chats.jsonl",
-        &[("What is 2 + 2?", "Four."), ("What colour is grass?", "Green.")]
-            .map(|(q, a)| {
-                let messages = json!([
-                    { "role": "user", "content": q },
-                    { "role": "assistant", "content": a },
-                ]);
-                format!("{}\n", json!({ "messages": messages }))
-            })
-            .concat(),
-    );
     let fixture = testkit::fixtures_dir().join("SmolLM2-135M-Instruct.Q4_1.gguf");
-    let model = fixture.to_str().unwrap();
-    let tune = ["finetune", model, "--data", "chats.jsonl", "--held-out", "0", "--out", "run"];
-    let small = ["--batch", "1", "--seq-len", "48", "--steps", "4", "--lora", "r=2,targets=q,v"];
-    let end = place.rigel(&[&tune[..], &small, &["--lr", "5e-3"]].concat());
+    let chats = testkit::workspace_dir().join("tests/golden/chats");
+    let [train, held_out] = ["train.jsonl", "held-out.jsonl"].map(|name| chats.join(name));
+    let [model, train, held_out] = [&fixture, &train, &held_out].map(|p| p.to_str().unwrap());
+    let tune = ["finetune", model, "--data", train, "--eval-data", held_out, "--out", "run"];
+    let small =
+        ["--batch", "2", "--seq-len", "160", "--eval-batches", "3", "--lora", "r=8,targets=q,v"];
+    let short = ["--steps", "8", "--eval-every", "8", "--lr", "5e-3", "--warmup", "1"];
+    let end = place.rigel(&[&tune[..], &small, &short].concat());
     assert_eq!(end.code, 0, "{}", end.err);
-    let losses: Vec<f64> = place.records("run").iter().map(|r| number(&r["loss"])).collect();
-    assert!(losses.len() == 4 && losses[3] < losses[0], "{losses:?}");
-    let refused =
-        place.rigel(&["finetune", model, "--full", "--data", "chats.jsonl", "--out", "x"]);
+    let records = place.records("run");
+    let evaluations: Vec<f64> =
+        records.iter().filter(|r| r["kind"] == "evaluation").map(|r| number(&r["loss"])).collect();
+    let [before, after] = evaluations[..] else { panic!("{evaluations:?}") };
+    assert!(after < 0.6 * before, "{before} to {after}");
+    let refused = place.rigel(&["finetune", model, "--full", "--data", train, "--out", "x"]);
     assert_fails(&refused, &["unsupported"]);
 }
 
@@ -469,6 +465,11 @@ fn what_cannot_be_trained() {
     fails(&["--vocab", "100"], &["257"]);
     fails(&["--tokenizer", "none.json"], &["none.json"]);
     fails(&["--eval-data", "none.txt"], &["none.txt"]);
+    let foreign = tempfile::tempdir().unwrap();
+    let foreign = foreign.path().join("held-out.txt");
+    fs::write(&foreign, "The cat saw.\nThe €.").unwrap();
+    let why = ["held-out.txt: document 1", "no token for '€' (line 2, column 5)"];
+    fails(&["--eval-data", foreign.to_str().unwrap()], &why);
     let train = |arch: &str, data: &str| {
         place.rigel(&["train", "--arch", arch, "--data", data, "--out", "run"])
     };
@@ -495,8 +496,3 @@ fn what_cannot_be_trained() {
     assert_fails(&tune(&["--full"]), &["llama2.c", "not written"]);
     assert_eq!(tune(&["--lora", "rank=3"]).code, 2);
 }
-    let foreign = tempfile::tempdir().unwrap();
-    let foreign = foreign.path().join("held-out.txt");
-    fs::write(&foreign, "The cat saw.\nThe €.").unwrap();
-    let why = ["held-out.txt: document 1", "no token for '€' (line 2, column 5)"];
-    fails(&["--eval-data", foreign.to_str().unwrap()], &why);

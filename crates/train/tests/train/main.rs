@@ -5,6 +5,7 @@ mod checkpoints;
 mod common;
 mod failures;
 mod first_values;
+mod lora;
 mod packing;
 mod processes;
 mod pytorch;
