@@ -128,7 +128,7 @@ impl Chat {
         let generated = generation.finish();
         output::remark(&summary(&generated));
         if generated.finish_reason == FinishReason::Context {
-            output::note(&format!("note: the context is full; /reset begins a new conversation"));
+            output::note("note: the context is full; /reset begins a new conversation");
         }
         Ok(generated)
     }
