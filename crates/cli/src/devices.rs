@@ -36,11 +36,35 @@ pub(crate) struct DeviceArgs {
     /// Threads of the CPU; all processors by default
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS))]
     threads: Option<u16>,
+    /// What the CPU rounds the operands of products of many tokens to, as in reading a prompt [default: fp32]
+    #[arg(long, value_enum)]
+    precision: Option<Precision>,
     #[command(flatten)]
     engine: EngineArgs,
     /// What runs on an engine; everything by default
     #[arg(long, value_enum)]
     mode: Option<Mode>,
+}
+
+/// What the CPU rounds the operands of matrix products to. Sums are in fp32.
+#[derive(Clone, Copy, PartialEq, Debug, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Precision {
+    /// Nothing: they are fp32
+    #[default]
+    Fp32,
+    /// bfloat16, faster on processors with AMX or AVX-512 BF16
+    Bf16,
+}
+
+impl Precision {
+    /// The same for the CPU's backend.
+    pub(crate) fn of_cpu(self) -> cpu::Precision {
+        match self {
+            Precision::Fp32 => cpu::Precision::Single,
+            Precision::Bf16 => cpu::Precision::Bf16,
+        }
+    }
 }
 
 /// Which engine is emulated.
@@ -138,7 +162,9 @@ impl DeviceArgs {
 
     /// The CPU with as many threads as are wanted.
     pub(crate) fn cpu(&self) -> Arc<CpuBackend> {
-        Arc::new(CpuBackend::new(self.threads.map_or_else(environment::threads, usize::from)))
+        let threads = self.threads.map_or_else(environment::threads, usize::from);
+        let precision = self.precision.unwrap_or_default();
+        Arc::new(CpuBackend::new(threads).with_matmul(precision.of_cpu()))
     }
 
     /// Whether a token after the prompt is computed by the device asked for and not by the host.

@@ -32,8 +32,7 @@ pub(crate) fn handle() -> Result<()> {
             SIGNAL.store(signal, Ordering::Relaxed);
             let first = asked().as_ref().is_some_and(|flag| !flag.swap(true, Ordering::Relaxed));
             if !first {
-                scratch::remove();
-                process::exit(SIGNALLED + signal);
+                end(signal);
             }
         }
     };
@@ -63,6 +62,22 @@ impl Heeded {
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         self.0.clone()
     }
+}
+
+/// Does `work`, which writes something whole or not at all: a signal ends the program after it, another one at once.
+pub(crate) fn after<T>(work: impl FnOnce() -> T) -> T {
+    let heeded = Heeded::new();
+    let done = work();
+    if heeded.flag().load(Ordering::Relaxed) {
+        end(SIGNAL.load(Ordering::Relaxed));
+    }
+    done
+}
+
+/// Ends the program for a signal.
+fn end(signal: i32) -> ! {
+    scratch::remove();
+    process::exit(SIGNALLED + signal)
 }
 
 impl Drop for Heeded {

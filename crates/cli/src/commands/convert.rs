@@ -13,7 +13,7 @@ use mil::package::Package;
 use tensor::DType;
 
 use crate::progress::{self, Downloads};
-use crate::{destination, environment, output};
+use crate::{destination, environment, interrupt, output};
 
 /// The options of a package made of a language model.
 const OF_PACKAGES: &str = "--target, --function, --prefill-length, --context and --precision";
@@ -130,9 +130,11 @@ impl Convert {
                 exported.package
             }
         };
-        progress::spin("writing", || match form {
-            Form::Text => package.save_text(&self.output),
-            Form::Package | Form::Gguf => package.save(&self.output),
+        progress::spin("writing", || {
+            interrupt::after(|| match form {
+                Form::Text => package.save_text(&self.output),
+                Form::Package | Form::Gguf => package.save(&self.output),
+            })
         })?;
         output::remark(&format!("wrote {}", self.output.display()));
         Ok(())
@@ -148,7 +150,8 @@ impl Convert {
         destination::check(&self.output, false, &source, self.force)?;
         progress::spin("writing", || {
             let model = Model::load(&source)?;
-            model.write_gguf(&model.tokenizer(None)?, &self.output)
+            let tokenizer = model.tokenizer(None)?;
+            interrupt::after(|| model.write_gguf(&tokenizer, &self.output))
         })?;
         output::remark(&format!("wrote {}", self.output.display()));
         Ok(())

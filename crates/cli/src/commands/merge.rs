@@ -8,7 +8,7 @@ use import::PeftAdapter;
 use llm::Model;
 
 use crate::progress::{self, Downloads};
-use crate::{destination, environment, output};
+use crate::{destination, environment, interrupt, output};
 
 /// Add a LoRA adapter to the weights of a model
 ///
@@ -44,7 +44,8 @@ impl Merge {
             let model = Model::load(&source)?;
             let adapter = model.adapter(&PeftAdapter::open(&self.adapter)?)?;
             ensure!(!adapter.layers().is_empty(), "the adapter changes no layer");
-            Ok(model.write_with(&self.output, &model.merged(&adapter)?)?)
+            let merged = model.merged(&adapter)?;
+            Ok(interrupt::after(|| model.write_with(&self.output, &merged))?)
         })?;
         output::remark(&format!("wrote {}", self.output.display()));
         Ok(())

@@ -9,7 +9,7 @@ use exec::Backend;
 use passes::grad::Gradients;
 use serde::{Deserialize, Serialize};
 
-use crate::devices::{Device, EngineArgs, MAX_THREADS};
+use crate::devices::{Device, EngineArgs, MAX_THREADS, Precision};
 use crate::environment;
 
 /// What computes losses and gradients; the optimiser is the CPU's always.
@@ -44,15 +44,6 @@ enum Update {
     Tested,
     /// As constants, by compiling all programs again
     Recompile,
-}
-
-#[derive(Clone, Copy, PartialEq, Debug, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Precision {
-    /// Nothing: they are fp32
-    Fp32,
-    /// bfloat16, faster on processors with AMX or AVX-512 BF16
-    Bf16,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug, ValueEnum, Serialize, Deserialize)]
@@ -103,11 +94,8 @@ impl ComputeArgs {
     /// # Errors
     /// When there is no such chip, or something is asked of an engine where there is none.
     pub(super) fn open(&self) -> Result<Device> {
-        let precision = match self.precision {
-            Some(Precision::Bf16) => cpu::Precision::Bf16,
-            Some(Precision::Fp32) | None => cpu::Precision::Single,
-        };
-        let host = Arc::new(CpuBackend::new(self.threads()).with_matmul(precision));
+        let precision = self.precision.unwrap_or_default();
+        let host = Arc::new(CpuBackend::new(self.threads()).with_matmul(precision.of_cpu()));
         if self.is_half() {
             let update = match self.update {
                 Some(Update::Recompile) => Some(ane_driver::Update::Recompile),

@@ -196,6 +196,11 @@ fn nothing_is_written_where_nothing_is_rewritten() {
     let left = told.out.lines().find(|l| l.starts_with("left ane-state-dimension: ")).unwrap();
     assert!(left.contains("_cache"), "{left}");
     assert!(!to.exists());
+    // Nor is something of before passed off as the result.
+    std::fs::create_dir(&to).unwrap();
+    let told = rigel(["check", &source, "--fix", "--force", "-o", to.to_str().unwrap()]);
+    assert!(told.code != 0 && told.err.contains("is left as it was"), "{}", told.err);
+    assert!(to.is_dir());
 }
 
 #[test]

@@ -159,6 +159,13 @@ fn eval_of_a_text_longer_than_the_window() {
     let value = json(&outcome);
     let (ids, nll) = (value["ids"].as_array().unwrap(), value["nll"].as_array().unwrap());
     assert!(ids.len() > 100 && nll.len() == ids.len() - 1);
+
+    // Operands rounded to bfloat16 change likelihoods, and little.
+    let more = ["--text", file.to_str().unwrap(), "--window", "32", "--json"];
+    let more = [&more[..], &["--precision", "bf16"]].concat();
+    let rounded = json(&rigel(with_stories("eval", &more)))["mean_nll"].as_f64().unwrap();
+    let whole = value["mean_nll"].as_f64().unwrap();
+    assert!(rounded != whole && (rounded / whole - 1.0).abs() < 0.01, "{rounded}, not {whole}");
 }
 
 #[test]

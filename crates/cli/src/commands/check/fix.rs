@@ -12,7 +12,7 @@ use passes::fixes::{Applied, Fixed, InterfaceChange, Left, Why};
 use serde_json::{Value, json};
 
 use super::super::opt::checked_line;
-use crate::{destination, output};
+use crate::{destination, interrupt, output};
 
 /// Arguments of the rewriting.
 #[derive(Args)]
@@ -85,6 +85,12 @@ impl FixArgs {
                 options.concerns(finding) && !policy.allows(finding.rule)
             })?;
         if fixed.applied.is_empty() {
+            // Of whatever was there before nobody should think that it is the result.
+            ensure!(
+                to.symlink_metadata().is_err(),
+                "{}: nothing was rewritten, and what is there is left as it was",
+                to.display()
+            );
             return Ok(Outcome { package, written: None, fixed, checked: None });
         }
         let checked = match self.no_compare {
@@ -92,11 +98,8 @@ impl FixArgs {
             false => Some(self.compare(&before, &program, &fixed)?),
         };
         package.set_program(program)?;
-        if destination::is_text(to)? {
-            package.save_text(to)?;
-        } else {
-            package.save(to)?;
-        }
+        let is_text = destination::is_text(to)?;
+        interrupt::after(|| if is_text { package.save_text(to) } else { package.save(to) })?;
         Ok(Outcome { package, written: Some(to.to_owned()), fixed, checked })
     }
 
