@@ -33,3 +33,10 @@ pub(crate) fn hub() -> Result<Hub> {
 pub(crate) fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, Into::into)
 }
+
+/// Processes that were started together with this one, itself among them, as the launchers of Open MPI and of MPICH
+/// tell it; 0 if it was started alone.
+pub(crate) fn processes() -> usize {
+    let told = |name: &str| env::var(name).ok()?.parse().ok();
+    ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"].into_iter().find_map(told).unwrap_or(0)
+}

@@ -90,8 +90,10 @@ impl FromStr for Lora {
 impl Finetune {
     pub(super) fn run(&self) -> Result<ExitCode> {
         let Some(name) = &self.model else { return self.run.resume(&self.data, &self.recipe) };
-        let path = environment::hub()?.resolve(name, &Downloads::default())?;
-        self.run.begin(|dir| self.prepare(name, &path, dir))
+        self.run.begin(|| {
+            let path = environment::hub()?.resolve(name, &Downloads::default())?;
+            Ok(move |dir: &Path| self.prepare(name, &path, dir))
+        })
     }
 
     /// Writes tokenized data into the directory `dir` of a new run of the model at `path`.

@@ -43,8 +43,10 @@ pub(crate) struct Train {
 impl Train {
     pub(super) fn run(&self) -> Result<ExitCode> {
         let Some(arch) = &self.arch else { return self.run.resume(&self.data, &self.recipe) };
-        let architecture = Architecture::find(arch)?;
-        self.run.begin(|dir| self.prepare(architecture, dir))
+        self.run.begin(|| {
+            let architecture = Architecture::find(arch)?;
+            Ok(move |dir: &Path| self.prepare(architecture, dir))
+        })
     }
 
     /// Writes the model as it begins and tokenized data into the directory `dir` of a new run.

@@ -304,11 +304,11 @@ pub(crate) struct Batches {
 }
 
 impl Batches {
-    /// The batches of the run in `dir`, for a model of `vocab` ids.
+    /// The batches of the run in `dir`, for a model of `vocab` ids and the process `rank` of the run's.
     ///
     /// # Errors
     /// When a file is missing or damaged, or there is too little in it.
-    pub(crate) fn open(dir: &Path, settings: &Settings, vocab: usize) -> Result<Self> {
+    pub(crate) fn open(dir: &Path, settings: &Settings, vocab: usize, rank: usize) -> Result<Self> {
         let open = |paths: &[PathBuf]| {
             let paths: Vec<PathBuf> = paths.iter().map(|p| dir.join(p)).collect();
             Dataset::open(&paths, vocab)
@@ -336,7 +336,7 @@ impl Batches {
             sequences: recipe.batch,
             tokens: recipe.seq_len,
             seed: Some(recipe.seed),
-            rank: (0, 1),
+            rank: (rank, settings.processes),
             names,
         };
         let evaluated = Packing { seed: None, ..packing.clone() };

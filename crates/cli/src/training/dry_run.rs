@@ -26,7 +26,7 @@ pub(crate) fn dry_run(dir: &Path, as_json: bool) -> Result<()> {
     settings.recipe.config.accumulation = measured;
     settings.recipe.config.evaluate_batches = Some(1);
     let Ready { model, mut batches, mut trainer, .. } =
-        progress::spin("preparing", || settings.ready(dir))?;
+        progress::spin("preparing", || settings.ready(dir, &None))?;
     let (step_s, evaluation_s) = progress::spin("measuring", || {
         let mut seconds = Vec::new();
         for _ in 0..=STEPS {

@@ -8,6 +8,8 @@
 //! - `engine.jsonl`: what each step took of an engine;
 //! - `final/`, `final.gguf` or `adapter/`: the result.
 //!
+//! Of several processes the first alone writes it, and all read it.
+//!
 //! The directory appears with the first three; every run then goes on from its newest checkpoint or, where there is
 //! none, from its first step.
 
@@ -17,6 +19,7 @@ pub(crate) mod corpus;
 mod device;
 mod dry_run;
 mod engine_log;
+mod processes;
 pub(crate) mod recipe;
 mod run;
 pub(crate) mod settings;
@@ -27,7 +30,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::scratch;
@@ -70,23 +73,33 @@ impl RunArgs {
     /// As for [`run::go_on`].
     pub(crate) fn resume(&self, data: &DataArgs, recipe: &Recipe) -> Result<ExitCode> {
         let given = Given { data, recipe, compute: &self.compute };
-        run::go_on(self.dir()?, Some(&given), self.json)
+        processes::together(|others| run::go_on(self.dir()?, Some(&given), self.json, others))
     }
 
-    /// Begins the run whose directory `fill` fills, or says what it would take.
+    /// Begins the run whose directory is filled by what `prepare` returns, or says what it would take. Of several
+    /// processes one alone does that.
     ///
     /// # Errors
-    /// When there is something at its place, and those of `fill` and of the run.
-    pub(crate) fn begin(&self, fill: impl FnOnce(&Path) -> Result<Settings>) -> Result<ExitCode> {
-        if self.dry_run {
-            let place = scratch::folder()?.join("dry-run");
-            fs::create_dir(&place).with_context(|| format!("{}", place.display()))?;
-            fill(&place)?.write(&place)?;
-            dry_run::dry_run(&place, self.json)?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        run::create(self.dir()?, fill)?;
-        run::go_on(self.dir()?, None, self.json)
+    /// When there is something at its place, and those of `prepare`, of filling and of the run.
+    pub(crate) fn begin<F>(&self, prepare: impl FnOnce() -> Result<F>) -> Result<ExitCode>
+    where
+        F: FnOnce(&Path) -> Result<Settings>,
+    {
+        processes::together(|others| {
+            if self.dry_run {
+                ensure!(others.is_none(), "--dry-run is for one process");
+                let place = scratch::folder()?.join("dry-run");
+                fs::create_dir(&place).with_context(|| format!("{}", place.display()))?;
+                prepare()?(&place)?.write(&place)?;
+                dry_run::dry_run(&place, self.json)?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            if processes::leads(others) {
+                run::create(self.dir()?, processes::count(others), prepare()?)?;
+            }
+            processes::meet(others)?;
+            run::go_on(self.dir()?, None, self.json, others)
+        })
     }
 
     fn dir(&self) -> Result<&Path> {

@@ -20,28 +20,35 @@ use train::{
 use super::changes::{Given, check_steps};
 use super::corpus::Batches;
 use super::engine_log::EngineLog;
+use super::processes::{self, Others, leads};
 use super::settings::{Settings, Task};
 use super::task::Trained;
-use super::watch::Watch;
+use super::watch::{Cancel, Watch};
 use crate::devices::Device;
 use crate::interrupt::{self, Heeded};
 use crate::{output, progress, scratch};
 
-/// Makes the run `dir` whole: `fill` writes into a directory, which then appears under that name.
+/// Makes the run `dir` of so many processes whole: `fill` writes into a directory, which then appears under that
+/// name.
 ///
 /// # Errors
 /// When there is something already, what was made does not fit together, and those of `fill`.
-pub(crate) fn create(dir: &Path, fill: impl FnOnce(&Path) -> Result<Settings>) -> Result<()> {
+pub(super) fn create(
+    dir: &Path,
+    processes: usize,
+    fill: impl FnOnce(&Path) -> Result<Settings>,
+) -> Result<()> {
     if dir.symlink_metadata().is_ok() {
         bail!("{}: is there already; --resume goes on with a run", dir.display());
     }
     // A signal must not leave half of it behind.
     let heeded = Heeded::new();
     import::write_directory(dir, |partial| {
-        let settings = fill(partial)?;
+        let mut settings = fill(partial)?;
+        settings.processes = processes;
         settings.write(partial)?;
         // What cannot run is not to be there.
-        settings.plan(partial)?;
+        settings.plan(partial, 0)?;
         ensure!(!heeded.flag().load(Ordering::Relaxed), "interrupted");
         Ok(())
     })
@@ -67,23 +74,24 @@ impl Settings {
     ///
     /// # Errors
     /// When model, data and settings do not fit each other, or one cannot be read.
-    fn plan(&self, dir: &Path) -> Result<Planned> {
+    fn plan(&self, dir: &Path, rank: usize) -> Result<Planned> {
         let recipe = &self.recipe;
         self.compute.check()?;
         let model = Model::load(dir.join(self.task.model()))?;
-        let batches = Batches::open(dir, self, model.config().vocab)?;
+        let batches = Batches::open(dir, self, model.config().vocab, rank)?;
         let (sequences, tokens) = (recipe.batch, recipe.seq_len);
         let batch = Batch { sequences, tokens, documents: batches.documents };
         let trained = self.task.gradients(&model, batch, recipe, self.compute.is_half())?;
         Ok(Planned { model, batches, trained })
     }
 
-    /// Makes the run in `dir` ready, from its beginning.
+    /// Makes the run in `dir` ready, from its beginning, for this process and the `others`.
     ///
     /// # Errors
     /// When model, data and settings do not fit each other, or one cannot be read.
-    pub(super) fn ready(&self, dir: &Path) -> Result<Ready> {
-        let Planned { model, batches, trained } = self.plan(dir)?;
+    pub(super) fn ready(&self, dir: &Path, others: &Others) -> Result<Ready> {
+        let rank = others.as_ref().map_or(0, |exchange| exchange.rank());
+        let Planned { model, batches, trained } = self.plan(dir, rank)?;
         let Trained { mut gradients, first } = trained;
         self.compute.lower(&mut gradients)?;
         let device = self.compute.open()?;
@@ -94,8 +102,13 @@ impl Settings {
         let parameters = gradients.parameters.iter().map(|p| p.input.clone()).collect();
         let backend = self.compute.backend(&device, parameters);
         let trainer = Trainer::with_first(&*backend, gradients, &first, config, threads)?;
+        let trainer = match others {
+            Some(exchange) => trainer.with_exchange(exchange.clone()),
+            None => trainer,
+        };
         // On an engine what it does not take is the CPU's, always.
-        for fallback in trainer.fallbacks().iter().filter(|_| !half).take(1) {
+        let says = !half && leads(others);
+        for fallback in trainer.fallbacks().iter().filter(|_| says).take(1) {
             output::note(&format!(
                 "note: {} operations run on the slow reference interpreter; first {} in {}: {}",
                 trainer.fallbacks().len(),
@@ -108,15 +121,26 @@ impl Settings {
     }
 }
 
-/// Goes on with the run in `dir`, changed as options say that were `given`, to its end.
+/// Goes on with the run in `dir`, changed as options say that were `given`, to its end, together with the `others`.
 ///
 /// # Errors
 /// When there is no run, it is damaged, an option contradicts it, or a step fails; the last checkpoint stays.
-pub(crate) fn go_on(dir: &Path, given: Option<&Given<'_>>, as_json: bool) -> Result<ExitCode> {
+pub(super) fn go_on(
+    dir: &Path,
+    given: Option<&Given<'_>>,
+    as_json: bool,
+    others: &Others,
+) -> Result<ExitCode> {
     let mut settings = Settings::read(dir)?;
+    let (began, count) = (settings.processes, processes::count(others));
+    ensure!(
+        began == count,
+        "{}: processes of the run: {began}; started for it: {count}",
+        dir.display()
+    );
     let changes = given.map_or(Ok(Vec::new()), |given| given.change(&mut settings))?;
     let Ready { model, mut batches, mut trainer, device } =
-        progress::spin("preparing", || settings.ready(dir))?;
+        progress::spin("preparing", || settings.ready(dir, others))?;
     let checkpoints = Checkpoints {
         dir: dir.join("checkpoints"),
         every: settings.recipe.save_every,
@@ -128,7 +152,7 @@ pub(crate) fn go_on(dir: &Path, given: Option<&Given<'_>>, as_json: bool) -> Res
     }
     let (done, total) = (trainer.progress().step, trainer.config().schedule.total);
     check_steps(done, total)?;
-    if !changes.is_empty() {
+    if !changes.is_empty() && leads(others) {
         settings.write(dir)?;
         changes.iter().for_each(|change| output::note(&format!("note: {change}")));
     }
@@ -137,30 +161,35 @@ pub(crate) fn go_on(dir: &Path, given: Option<&Given<'_>>, as_json: bool) -> Res
     let end = if is_over(&trainer) {
         End::Finished
     } else {
-        let mut observers: Vec<Box<dyn Observer>> = vec![
-            Box::new(<JsonLines>::open(&dir.join("metrics.jsonl"), done)?),
-            Box::new(EventFile::create(dir, done)?),
-            Box::new(Watch::new(done, total, heeded.flag())),
-        ];
-        if let Some(stats) = device.stats() {
-            observers.push(Box::new(EngineLog::open(
-                &dir.join("engine.jsonl"),
-                done,
-                stats,
-                exhausted.clone(),
-            )?));
+        let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(Cancel(heeded.flag()))];
+        if leads(others) {
+            observers.push(Box::new(<JsonLines>::open(&dir.join("metrics.jsonl"), done)?));
+            observers.push(Box::new(EventFile::create(dir, done)?));
+            observers.push(Box::new(Watch::new(done, total)));
+            if let Some(stats) = device.stats() {
+                observers.push(Box::new(EngineLog::open(
+                    &dir.join("engine.jsonl"),
+                    done,
+                    stats,
+                    exhausted.clone(),
+                )?));
+            }
         }
         let held_out = batches.held_out.as_mut().map(|h| h as &mut dyn BatchSource);
         trainer.run(&mut batches.train, held_out, Some(&checkpoints), &mut observers)?
     };
     let interrupted = heeded.flag().load(Ordering::Relaxed);
     if end == End::Stopped && exhausted.load(Ordering::Relaxed) && !interrupted {
+        // What mpirun started it does not start again.
+        ensure!(others.is_none(), "the engine compiles no more for this process; --resume goes on");
         return again(dir, as_json);
     }
-    let result = settings.task.result(dir, &model);
-    let (step, weights) = made(&trainer, &checkpoints.dir)?;
-    replace(&settings.task, &model, &weights, &result)?;
-    report(&trainer, &device, end, (&result, step), as_json)?;
+    if leads(others) {
+        let result = settings.task.result(dir, &model);
+        let (step, weights) = made(&trainer, &checkpoints.dir)?;
+        replace(&settings.task, &model, &weights, &result)?;
+        report(&trainer, &device, end, (&result, step), as_json)?;
+    }
     Ok(if end == End::Stopped { interrupt::status() } else { ExitCode::SUCCESS })
 }
 

@@ -23,6 +23,9 @@ pub(crate) struct Settings {
     format: u32,
     /// The Rigel that began it.
     rigel: String,
+    /// Processes, each with batches of its own.
+    #[serde(default = "one")]
+    pub(super) processes: usize,
     /// What is trained.
     pub(crate) task: Task,
     /// The data that it was begun with, by absolute paths.
@@ -36,6 +39,11 @@ pub(crate) struct Settings {
     pub(crate) recipe: Resolved,
     /// On what.
     pub(super) compute: ComputeArgs,
+}
+
+/// Of runs of versions that knew no more.
+fn one() -> usize {
+    1
 }
 
 /// What is trained.
@@ -81,6 +89,7 @@ impl Settings {
         Settings {
             format: FORMAT,
             rigel: env!("CARGO_PKG_VERSION").to_owned(),
+            processes: 1,
             task,
             given: given.absolute(),
             data: Vec::new(),

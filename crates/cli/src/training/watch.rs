@@ -1,4 +1,4 @@
-//! Shows a run as it goes: a live line on a terminal, plain lines elsewhere.
+//! Watches a run as it goes: shows it, as a live line on a terminal, plain lines elsewhere, and heeds a signal.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -15,10 +15,21 @@ use crate::{output, progress};
 /// Time between plain lines.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Shows steps on standard error, and ends the run when it is interrupted.
+/// Ends the run when the flag is set.
+pub(super) struct Cancel(pub(super) Arc<AtomicBool>);
+
+impl Observer for Cancel {
+    fn step(&mut self, _: &Step) -> train::Result<ControlFlow<()>> {
+        Ok(match self.0.load(Ordering::Relaxed) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        })
+    }
+}
+
+/// Shows steps on standard error.
 pub(super) struct Watch {
     bar: ProgressBar,
-    cancel: Arc<AtomicBool>,
     total: u64,
     shown: Option<Instant>,
     rate: Option<f64>,
@@ -27,11 +38,11 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Watches a run of `total` steps of which `done` are done.
-    pub(super) fn new(done: u64, total: u64, cancel: Arc<AtomicBool>) -> Self {
+    pub(super) fn new(done: u64, total: u64) -> Self {
         let bar = progress::training(total);
         bar.set_position(done);
         bar.reset_eta();
-        Watch { bar, cancel, total, shown: None, rate: None, held_out: None }
+        Watch { bar, total, shown: None, rate: None, held_out: None }
     }
 
     fn line(&self, text: &str) {
@@ -67,10 +78,7 @@ impl Observer for Watch {
             self.shown = Some(Instant::now());
             output::note(&format!("step {}/{}  {text}", step.step, self.total));
         }
-        Ok(match self.cancel.load(Ordering::Relaxed) {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        })
+        Ok(ControlFlow::Continue(()))
     }
 
     fn evaluated(&mut self, evaluation: &Evaluation) -> train::Result<()> {

@@ -10,6 +10,8 @@ mod diff;
 mod engine;
 mod errors;
 mod help;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod opt;
 mod run;
 mod smollm2;

@@ -33,10 +33,10 @@ lr = 1e-2
 "#;
 
 /// A place with an architecture and a text.
-struct Place(tempfile::TempDir);
+pub(crate) struct Place(pub(crate) tempfile::TempDir);
 
 impl Place {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let place = Place(tempfile::tempdir().unwrap());
         place.write("arch.toml", ARCH);
         let animals = ["cat", "dog", "hen", "cow", "fox"];
@@ -45,23 +45,23 @@ impl Place {
         place
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub(crate) fn write(&self, name: &str, text: &str) {
         fs::write(self.0.path().join(name), text).unwrap();
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.0.path().join(name).to_str().unwrap().to_owned()
     }
 
     /// `rigel` in this place.
-    fn rigel(&self, arguments: &[&str]) -> Outcome {
+    pub(crate) fn rigel(&self, arguments: &[&str]) -> Outcome {
         let mut command = command();
         command.current_dir(&self.0).args(arguments);
         crate::run::finish(command, "")
     }
 
     /// Trains the small architecture on the text.
-    fn train(&self, out: &str, more: &[&str]) -> Outcome {
+    pub(crate) fn train(&self, out: &str, more: &[&str]) -> Outcome {
         let arguments = ["train", "--arch", "arch.toml", "--data", "text.txt", "--out", out];
         self.rigel(&[&arguments, more].concat())
     }
@@ -72,12 +72,12 @@ impl Place {
         json(&self.rigel(&[&arguments, more].concat()))
     }
 
-    fn records(&self, run: &str) -> Vec<Value> {
+    pub(crate) fn records(&self, run: &str) -> Vec<Value> {
         let text = fs::read_to_string(self.path(&format!("{run}/metrics.jsonl"))).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    fn same(&self, file: &str, runs: [&str; 2]) {
+    pub(crate) fn same(&self, file: &str, runs: [&str; 2]) {
         let [a, b] = runs.map(|run| fs::read(self.path(&format!("{run}/{file}"))).unwrap());
         assert!(a == b, "{file} of {runs:?} differ");
     }
@@ -93,7 +93,7 @@ impl Place {
     }
 }
 
-fn number(value: &Value) -> f64 {
+pub(crate) fn number(value: &Value) -> f64 {
     value.as_f64().unwrap()
 }
 
@@ -443,6 +443,25 @@ fn in_bf16() {
     let made = place.train("run", &["--precision", "bf16", "--json"]);
     let best = json(&made)["best"]["loss"].as_f64().unwrap();
     assert!(best < 1.5, "{best}");
+}
+
+/// Processes that cannot reach each other would all write the same files.
+#[test]
+#[cfg(not(feature = "mpi"))]
+fn processes_need_mpi() {
+    let place = Place::new();
+    for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"] {
+        let with = |count: &str| {
+            let mut command = command();
+            let train = ["train", "--arch", "arch.toml", "--data", "text.txt", "--steps", "2"];
+            command.current_dir(&place.0).args(train).args(["--out", variable]);
+            command.env(variable, count);
+            crate::run::finish(command, "")
+        };
+        assert_fails(&with("2"), &["is one of 2 processes", "built without MPI"]);
+        place.holds_no_more_than(&["arch.toml", "text.txt", "OMPI_COMM_WORLD_SIZE"]);
+        assert_eq!(with("1").code, 0);
+    }
 }
 
 #[test]
