@@ -13,7 +13,7 @@ log-likelihoods of a held-out chat by the model alone and with the adapter. `A` 
 RUN is what this makes:
 
     rigel finetune target/fixtures/SmolLM2-135M-Instruct.Q4_1.gguf --out RUN --data tests/golden/chats/train.jsonl \
-        --eval-data tests/golden/chats/held-out.jsonl --lora r=16,alpha=32,targets=q,v --batch 4 --steps 100
+        --eval-data tests/golden/chats/held-out.jsonl --lora r=16,alpha=32,targets=q,v --lr 1e-3 --batch 2 --steps 40
 
 Compared are the held-out losses that it measured before the first step and at the end with those that PyTorch and PEFT
 compute, chat by chat; the likelihoods of each token of some chats with RUN/adapter; and the same with an adapter that
@@ -37,7 +37,8 @@ FIXTURES, FILE = HERE.parents[1] / "target" / "fixtures", "SmolLM2-135M-Instruct
 TOKENIZER = HERE.parents[2] / "shared" / "models" / "smollm2_tokenizer.json"
 SEED, START = 31, 0.04
 STEPS, BATCHES, BATCH = 8, 4, 4
-ADAMW = dict(lr=0.01, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
+RATE = 0.01
+ADAMW = dict(betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
 TARGETS = ["q_proj", "v_proj", "gate_proj", "down_proj"]
 SETTINGS = dict(r=2, lora_alpha=8, use_rslora=True, target_modules=TARGETS, layers_to_transform=[12])
 # How far likelihoods and losses may be from each other.
@@ -84,9 +85,9 @@ def loss(model, ids, targets, reduction="mean"):
     )
 
 
-def train(model, batches, steps):
+def train(model, batches, steps, rate):
     """The losses before each step."""
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], **ADAMW)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=rate, **ADAMW)
     losses = []
     for step in range(steps):
         found = loss(model, *batches[step % len(batches)])
@@ -120,7 +121,7 @@ def golden():
         if ".lora_A." in name:
             values = seeded.tensor(SEED, name.replace(".default.", "."), parameter.numel(), START)
             parameter.data = torch.from_numpy(values.reshape(tuple(parameter.shape)))
-    losses = train(model, batches, STEPS)
+    losses = train(model, batches, STEPS, RATE)
     adapted = likelihoods(model, ids)
     folder = HERE / "lora"
     model.save_pretrained(folder, save_embedding_layers=False)
@@ -132,7 +133,7 @@ def golden():
     digits = lambda values: [float(f"{v:.7g}") for v in values]
     rows = ",\n".join(json.dumps(dict(ids=ids, targets=targets)) for ids, targets in batches)
     rest = dict(losses=digits(losses), ids=ids, plain=digits(plain), adapted=digits(adapted))
-    head = dict(seed=SEED, start=START, rate=ADAMW["lr"], betas=ADAMW["betas"])
+    head = dict(seed=SEED, start=START, rate=RATE, betas=ADAMW["betas"])
     (folder / "expected.json").write_text(
         f'{json.dumps(head)[:-1]}, "batches": [\n{rows}\n],\n{json.dumps(rest)[1:]}\n'
     )
@@ -177,7 +178,8 @@ def compare(run, rigel):
     model = adapted.unload()
     settings = LoraConfig(task_type="CAUSAL_LM", r=8, lora_alpha=16, use_rslora=True, target_modules=TARGETS)
     adapted = get_peft_model(model, settings).eval()
-    losses = train(adapted, [batch(chats("train")[i::40][:BATCH]) for i in range(BATCHES)], STEPS)
+    batches = [batch(chats("train")[i::40][:BATCH]) for i in range(BATCHES)]
+    losses = train(adapted, batches, BATCHES, RATE / 5)
     print(f"PEFT trained from {losses[0]:.3f} to {losses[-1]:.3f}")
     with tempfile.TemporaryDirectory() as folder:
         adapted.save_pretrained(folder, save_embedding_layers=False)
