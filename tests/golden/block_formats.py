@@ -4,6 +4,8 @@
 f32 of every element in order. The package computes in f32 without fused multiply-add, so a decoder that
 does the same operations in the same order agrees to the bit. Quants, packed sub-scales and high bits are
 uniformly random; the f16 scales of the blocks are one of each kind: ordinary, negative, subnormal, large.
+
+`encoded/Q8_0.json` is the other way: `f32_bits_hex` is random values, `bytes_hex` what the package encodes them to.
 """
 
 import argparse
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from gguf import GGMLQuantizationType as Type
-from gguf.quants import dequantize, GGML_QUANT_SIZES
+from gguf.quants import dequantize, quantize, GGML_QUANT_SIZES
 
 # Where each block holds its f16 scales, in bytes from its start.
 SCALES = {
@@ -63,6 +65,14 @@ def main():
         text = json.dumps({"bytes_hex": data.tobytes().hex(), "f32_bits_hex": values.tobytes().hex()}, indent=2)
         (out / f"{name}.json").write_text(text + "\n")
         print(f"{name}: {data.size} bytes, {values.size} values, {values.min():.4g}..{values.max():.4g}")
+    rng = np.random.default_rng(8)
+    values = rng.standard_normal((BLOCKS, 32)).astype("<f4") * np.array([[1], [1e-3], [0], [300]], dtype="<f4")
+    values[0, 0] = 127  # A scale of 1, so that halves are met:
+    values[0, 1:5] = [0.5, -0.5, 1.5, 2.5]
+    encoded = quantize(values.reshape(-1), Type.Q8_0)
+    text = json.dumps({"bytes_hex": encoded.tobytes().hex(), "f32_bits_hex": values.tobytes().hex()}, indent=2)
+    (out / "encoded").mkdir(exist_ok=True)
+    (out / "encoded" / "Q8_0.json").write_text(text + "\n")
 
 
 if __name__ == "__main__":

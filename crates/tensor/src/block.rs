@@ -1,4 +1,4 @@
-//! Block-quantised formats: the plain decoder that defines what their bytes mean.
+//! Block-quantised formats: the plain decoder that defines what their bytes mean, and an encoder of one.
 //!
 //! The layouts are those of GGUF files. Every decoder takes one block and follows the arithmetic of
 //! the `gguf` Python package, single-precision products and sums each rounded on its own, so that
@@ -44,6 +44,26 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> bool {
         bytes.chunks_exact(dtype.block_bytes()).zip(out.chunks_exact_mut(dtype.block_len()))
     {
         decode(block, out);
+    }
+    true
+}
+
+/// Encodes `values` as blocks of [`DType::Q8_0`] into `bytes`, as the `gguf` Python package does: each block's scale is
+/// its greatest magnitude / 127, and every value goes to the nearest multiple of it, halves away from zero.
+///
+/// Returns `false`, leaving `bytes` unspecified, when the lengths do not match.
+pub fn quantize_q8_0(values: &[f32], bytes: &mut [u8]) -> bool {
+    let (len, size) = (DType::Q8_0.block_len(), DType::Q8_0.block_bytes());
+    if DType::Q8_0.byte_len(values.len()) != Some(bytes.len()) {
+        return false;
+    }
+    for (values, block) in values.chunks_exact(len).zip(bytes.chunks_exact_mut(size)) {
+        let scale = values.iter().fold(0.0f32, |most, x| most.max(x.abs())) / 127.0;
+        let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+        block[..2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
+        for (q, x) in block[2..].iter_mut().zip(values) {
+            *q = (x * inverse).round() as i8 as u8;
+        }
     }
     true
 }

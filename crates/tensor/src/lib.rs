@@ -8,7 +8,7 @@ mod dtype;
 mod tensor;
 mod weights;
 
-pub use block::{IQ4_NL_VALUES, dequantize};
+pub use block::{IQ4_NL_VALUES, dequantize, quantize_q8_0};
 pub use buffer::{AlignedBuf, Bytes, Element};
 pub use dtype::DType;
 pub use tensor::{Tensor, TensorError, element_count};

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use rigel_tensor::{DType, dequantize};
+use rigel_tensor::{DType, dequantize, quantize_q8_0};
 use serde_json::Value;
 
 fn hex(text: &str) -> Vec<u8> {
@@ -50,6 +50,19 @@ fn blocks_decode_like_the_reference() {
             assert_eq!(o.to_bits(), e, "{dtype} element {i}: {o} is not {}", f32::from_bits(e));
         }
     }
+}
+
+#[test]
+fn values_encode_like_the_reference() {
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/blocks/encoded/Q8_0.json");
+    let golden: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let values: Vec<f32> = words(&golden["f32_bits_hex"]).into_iter().map(f32::from_bits).collect();
+    let expected = hex(golden["bytes_hex"].as_str().unwrap());
+    let mut bytes = vec![0xff; expected.len()];
+    assert!(quantize_q8_0(&values, &mut bytes));
+    assert_eq!(bytes, expected);
+    assert!(!quantize_q8_0(&values[1..], &mut bytes) && !quantize_q8_0(&values, &mut bytes[1..]));
 }
 
 #[test]

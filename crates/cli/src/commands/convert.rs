@@ -40,6 +40,9 @@ pub(crate) struct Convert {
     /// Replace what is there
     #[arg(long)]
     force: bool,
+    /// Of the matrices in a .gguf [default: as they are]
+    #[arg(long, value_enum, value_name = "TYPE")]
+    quantize: Option<Quantized>,
     #[command(flatten)]
     model: ModelOptions,
 }
@@ -63,6 +66,25 @@ pub(super) struct ModelOptions {
     /// Of weights and arithmetic [default: fp16]
     #[arg(long, value_enum)]
     precision: Option<Width>,
+}
+
+/// A type of matrices in GGUF.
+#[derive(Clone, Copy, ValueEnum)]
+enum Quantized {
+    /// 8 bits and for 32 of them a scale: a quarter of single precision
+    #[value(name = "q8_0")]
+    Q8_0,
+    /// Half precision
+    F16,
+}
+
+impl From<Quantized> for DType {
+    fn from(quantized: Quantized) -> Self {
+        match quantized {
+            Quantized::Q8_0 => DType::Q8_0,
+            Quantized::F16 => DType::F16,
+        }
+    }
 }
 
 /// A function of a language model.
@@ -114,6 +136,7 @@ impl Convert {
         if form == Form::Gguf {
             return self.gguf();
         }
+        ensure!(self.quantize.is_none(), "--quantize is for .gguf files");
         let package = match package_listing::recognised(Path::new(&self.source)) {
             Some(source) => {
                 destination::check(&self.output, form == Form::Text, source, self.force)?;
@@ -151,7 +174,8 @@ impl Convert {
         progress::spin("writing", || {
             let model = Model::load(&source)?;
             let tokenizer = model.tokenizer(None)?;
-            interrupt::after(|| model.write_gguf(&tokenizer, &self.output))
+            let matrices = self.quantize.map(DType::from);
+            interrupt::after(|| model.write_gguf(&tokenizer, matrices, &self.output))
         })?;
         output::remark(&format!("wrote {}", self.output.display()));
         Ok(())

@@ -7,22 +7,32 @@ use import::gguf::{self, Value};
 use tensor::{DType, Tensor};
 
 use super::Model;
-use super::save::{floats, joined};
+use super::save::{cast, floats, joined};
 use crate::adapter::row_of_halves;
 use crate::arch::{Dims, GgufForm, Part, Planned};
 use crate::{Error, Result, Tokenizer, template};
 
 /// `general.file_type` by the type of matrices.
-const FILE_TYPES: &[(DType, u32)] = &[(DType::F32, 0), (DType::F16, 1), (DType::Bf16, 32)];
+const FILE_TYPES: &[(DType, u32)] =
+    &[(DType::F32, 0), (DType::F16, 1), (DType::Q8_0, 7), (DType::Bf16, 32)];
+/// The version of the block formats that quantised files name.
+const QUANTIZATION_VERSION: u32 = 2;
 
 impl Model {
     /// Writes the model, which is of Hugging Face's form, as the GGUF file `to` with its tokenizer inside.
-    /// Matrices keep their type, vectors become `fp32`.
+    /// Matrices become `matrices`, a type of floats or `q8_0`, or keep their type; vectors and a table of positions
+    /// become `fp32`.
     ///
     /// # Errors
     /// `unsupported` for a model in another form, a family or a setting that is not written (Gemma, scaled
-    /// rotary embeddings), or a tokenizer that is no byte-level BPE; and when the file cannot be written.
-    pub fn write_gguf(&self, tokenizer: &Tokenizer, to: &Path) -> Result<()> {
+    /// rotary embeddings), or a tokenizer that is no byte-level BPE; `invalid` for a type that
+    /// matrices cannot have, or whose blocks rows would cut; and when the file cannot be written.
+    pub fn write_gguf(
+        &self,
+        tokenizer: &Tokenizer,
+        matrices: Option<DType>,
+        to: &Path,
+    ) -> Result<()> {
         if !matches!(self.file, ModelFile::HuggingFace(_)) {
             let why = "is not of Hugging Face's form, of which GGUF files are made";
             return Err(Error::unsupported(self.file.path(), why));
@@ -36,13 +46,17 @@ impl Model {
             let why = format!("{} has no form in GGUF", form.refused.join(" and "));
             return Err(Error::unsupported(self.file.path(), why));
         }
-        let tensors = self.gguf_tensors(&planned, form)?;
+        let tensors = self.gguf_tensors(&planned, form, matrices)?;
         let matrix = tensors.iter().find(|(_, t)| t.shape().len() == 2).map(|(_, t)| t.dtype());
         let file_type = FILE_TYPES.iter().find(|(dtype, _)| Some(*dtype) == matrix);
         let mut metadata = vec![
             ("general.architecture".to_owned(), Value::from(name)),
             ("general.file_type".to_owned(), Value::U32(file_type.map_or(0, |(_, n)| *n))),
         ];
+        if matrices.is_some_and(|dtype| !dtype.is_float()) {
+            let version = Value::U32(QUANTIZATION_VERSION);
+            metadata.push(("general.quantization_version".to_owned(), version));
+        }
         if let Some(name) = &self.config.name {
             metadata.push(("general.name".to_owned(), Value::from(name.as_str())));
         }
@@ -91,6 +105,7 @@ impl Model {
         &self,
         planned: &Planned<'_>,
         form: &GgufForm,
+        matrices: Option<DType>,
     ) -> Result<Vec<(String, Tensor)>> {
         let mut tensors = Vec::new();
         for (part, layer, name) in planned.weight_names() {
@@ -112,6 +127,14 @@ impl Model {
                 let values = floats(&tensor)?;
                 tensor = Tensor::from_slice(tensor.shape(), &values)
                     .map_err(|e| Error::bug(e.to_string()))?;
+            } else if let Some(dtype) = matrices {
+                let whole = tensor.shape()[1].is_multiple_of(dtype.block_len().max(1));
+                if !whole {
+                    let why =
+                        format!("{name} of shape {:?}: rows cut blocks of {dtype}", tensor.shape());
+                    return Err(Error::request(why));
+                }
+                tensor = cast(&tensor, dtype)?;
             }
             let suffix = name.rsplit('.').next().unwrap_or_default();
             let mut to = format!("{}.{suffix}", part.gguf_name());

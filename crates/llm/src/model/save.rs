@@ -9,7 +9,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use import::gguf::{self, Value};
 use import::{Gguf, HfDir, ModelFile};
-use tensor::{Bytes, DType, Tensor};
+use tensor::{AlignedBuf, Bytes, DType, Tensor, quantize_q8_0};
 
 use super::Model;
 use crate::arch::{Planned, Stored, transposed};
@@ -162,8 +162,8 @@ pub(super) fn floats(tensor: &Tensor) -> Result<Cow<'_, [f32]>> {
     Ok(values.into_iter().map(|x| x as f32).collect())
 }
 
-/// `tensor` rounded to a type of floats.
-fn cast(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
+/// `tensor` rounded to a type of floats or to `q8_0`, of which rows are whole blocks.
+pub(super) fn cast(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
     let values = floats(tensor)?;
     let shape = tensor.shape();
     let made = match dtype {
@@ -177,6 +177,13 @@ fn cast(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
             let mut halves = vec![bf16::ZERO; values.len()];
             halves.convert_from_f32_slice(&values);
             Tensor::from_slice(shape, &halves)
+        }
+        DType::Q8_0 => {
+            let mut bytes = AlignedBuf::zeroed(DType::Q8_0.byte_len(values.len()).unwrap_or(0));
+            if !quantize_q8_0(&values, &mut bytes) {
+                return Err(Error::request(format!("shape {shape:?} cuts a block of {dtype}")));
+            }
+            Tensor::new(dtype, shape, Bytes::from_buf(bytes))
         }
         other => return Err(Error::request(format!("weights cannot be written as {other}"))),
     };

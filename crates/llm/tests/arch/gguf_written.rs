@@ -5,6 +5,7 @@ use std::fs;
 use import::Gguf;
 use rigel_llm::{Model, Tokenizer, initialise};
 use serde_json::{Value, json};
+use tensor::DType;
 
 use crate::common::{Golden, check, golden_dir, write_hf};
 
@@ -47,7 +48,7 @@ fn logits_stay() {
         let model = Model::load(dir.path()).unwrap();
         let tokenizer = model.tokenizer(None).unwrap();
         let to = dir.path().join("model.gguf");
-        model.write_gguf(&tokenizer, &to).unwrap_or_else(|e| panic!("{name}: {e}"));
+        model.write_gguf(&tokenizer, None, &to).unwrap_or_else(|e| panic!("{name}: {e}"));
         check(&golden, &to, name);
         let written = Tokenizer::from_file(&to).unwrap();
         assert_eq!(written.vocab_size(), 96);
@@ -56,6 +57,50 @@ fn logits_stay() {
         assert_eq!(ids, tokenizer.encode_with_control(text, false).unwrap(), "{name}");
         assert!(ids.contains(&89) && ids.len() < text.len());
     }
+}
+
+/// Matrices in blocks: near what they were, vectors as they were, and a model that still runs.
+#[test]
+fn matrices_can_be_quantised() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("tokenizer.json"), small_tokenizer().to_string()).unwrap();
+    let mut config = json!({
+        "model_type": "llama", "hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 2,
+        "intermediate_size": 96, "vocab_size": 90, "max_position_embeddings": 8,
+        "tie_word_embeddings": true,
+    });
+    let written = |config: &Value, dtype: Option<DType>| {
+        fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+        let (to, file) = (tempfile::tempdir().unwrap(), dir.path().join("model.gguf"));
+        let _ = fs::remove_file(&file);
+        initialise(dir.path(), 3, to.path().join("model")).unwrap();
+        let model = Model::load(to.path().join("model")).unwrap();
+        model.write_gguf(&model.tokenizer(None).unwrap(), dtype, &file).map(|()| file)
+    };
+    let whole = Gguf::open(written(&config, None).unwrap()).unwrap();
+    let names: Vec<String> = whole.tensors().map(|(name, _)| name.to_owned()).collect();
+    let values = |gguf: &Gguf| -> Vec<Vec<f64>> {
+        let floats = |n: &String| mil::eval::tensor_floats(&gguf.tensor(n).unwrap()).unwrap();
+        names.iter().map(floats).collect()
+    };
+    let expected = values(&whole);
+    let file = written(&config, Some(DType::Q8_0)).unwrap();
+    let packed = Gguf::open(&file).unwrap();
+    assert_eq!(packed.metadata().get::<u32>("general.file_type").unwrap(), 7);
+    for ((name, is), should) in names.iter().zip(values(&packed)).zip(expected) {
+        let matrix = packed.info(name).unwrap().shape.len() == 2;
+        let dtype = if matrix { DType::Q8_0 } else { DType::F32 };
+        assert_eq!(packed.tensor(name).unwrap().dtype(), dtype, "{name}");
+        for (is, should) in is.chunks(32).zip(should.chunks(32)) {
+            let most = should.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+            let bound = if matrix { most / 127.0 * 0.57 } else { 0.0 };
+            assert!(is.iter().zip(should).all(|(a, b)| (a - b).abs() <= bound), "{name}");
+        }
+    }
+    Model::load(&file).unwrap().specialize(8).unwrap();
+    config["intermediate_size"] = 80.into();
+    let error = written(&config, Some(DType::Q8_0)).unwrap_err().to_string();
+    assert!(error.contains("down_proj") && error.contains("cut blocks of q8_0"), "{error}");
 }
 
 /// What is done to a configuration and a tokenizer.
@@ -116,7 +161,7 @@ fn what_has_no_form_is_refused() {
         fs::write(dir.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
         let model = Model::load(dir.path()).unwrap();
         let to = dir.path().join("model.gguf");
-        let error = model.write_gguf(&model.tokenizer(None).unwrap(), &to).unwrap_err();
+        let error = model.write_gguf(&model.tokenizer(None).unwrap(), None, &to).unwrap_err();
         assert!(error.to_string().contains(words), "{error}");
         assert!(!to.exists());
     }
@@ -140,7 +185,7 @@ fn a_tokenizer_is_that_of_llama_cpp() {
     initialise(dir.path(), 0, &model).unwrap();
     let model = Model::load(model).unwrap();
     let to = dir.path().join("model.gguf");
-    model.write_gguf(&model.tokenizer(None).unwrap(), &to).unwrap();
+    model.write_gguf(&model.tokenizer(None).unwrap(), None, &to).unwrap();
     let written = Gguf::open(&to).unwrap();
     let strings = |gguf: &Gguf, key: &str| -> Vec<String> {
         let found: Vec<&str> = gguf.metadata().get(&format!("tokenizer.ggml.{key}")).unwrap();
