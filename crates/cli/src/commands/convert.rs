@@ -7,13 +7,14 @@ use analysis::package_listing;
 use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use export::{Exported, Options, Precision, Role};
+use import::ModelFile;
 use llm::{LoadOptions, Model};
 use mil::Opset;
 use mil::package::Package;
 use tensor::DType;
 
-use crate::progress::{self, Downloads};
-use crate::{destination, environment, interrupt, output};
+use crate::loading::open_model;
+use crate::{destination, interrupt, output, progress};
 
 /// The options of a package made of a language model.
 const OF_PACKAGES: &str = "--target, --function, --prefill-length, --context and --precision";
@@ -146,9 +147,9 @@ impl Convert {
                 package
             }
             None => {
-                let source = environment::hub()?.resolve(&self.source, &Downloads::default())?;
-                destination::check(&self.output, form == Form::Text, &source, self.force)?;
-                let exported = progress::spin("converting", || self.model.export(&source))?;
+                let source = open_model(&self.source)?;
+                destination::check(&self.output, form == Form::Text, source.path(), self.force)?;
+                let exported = progress::spin("converting", || self.model.export(source))?;
                 exported.notes.iter().for_each(|note| output::note(&format!("note: {note}")));
                 exported.package
             }
@@ -169,10 +170,10 @@ impl Convert {
             bail!("{}: a Core ML program has no form in GGUF", program.display());
         }
         ensure!(!self.model.is_given(), "{OF_PACKAGES} are for Core ML packages");
-        let source = environment::hub()?.resolve(&self.source, &Downloads::default())?;
-        destination::check(&self.output, false, &source, self.force)?;
+        let source = open_model(&self.source)?;
+        destination::check(&self.output, false, source.path(), self.force)?;
         progress::spin("writing", || {
-            let model = Model::load(&source)?;
+            let model = Model::from_file(source, LoadOptions::default())?;
             let tokenizer = model.tokenizer(None)?;
             let matrices = self.quantize.map(DType::from);
             interrupt::after(|| model.write_gguf(&tokenizer, matrices, &self.output))
@@ -199,13 +200,13 @@ impl ModelOptions {
         Ok(())
     }
 
-    /// Converts the language model at `source`.
-    pub(super) fn export(&self, source: &Path) -> Result<Exported> {
+    /// Converts the language model in `source`.
+    pub(super) fn export(&self, source: ModelFile) -> Result<Exported> {
         let (precision, cache_dtype) = match self.precision {
             None | Some(Width::Fp16) => (Precision::Fp16, DType::F16),
             Some(Width::Fp32) => (Precision::Fp32, DType::F32),
         };
-        let model = Model::load_with(source, LoadOptions { cache_dtype })?;
+        let model = Model::from_file(source, LoadOptions { cache_dtype })?;
         let max = model.config().max_context;
         let mut functions: Vec<Role> = self.function.iter().map(|&f| f.into()).collect();
         if functions.is_empty() {

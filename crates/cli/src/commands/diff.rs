@@ -13,8 +13,8 @@ use mil::package::Package;
 use serde_json::json;
 
 use super::run::Rounding;
-use crate::progress::Downloads;
-use crate::{environment, failure, output};
+use crate::loading::open_model;
+use crate::{failure, output};
 
 /// What counts as apart if nothing is said: about half precision's epsilon.
 const TOLERANCE: f64 = 1e-3;
@@ -122,8 +122,7 @@ fn open(name: &str) -> Result<Package> {
     let package = match package_listing::recognised(Path::new(name)) {
         Some(path) => Package::open(path)?,
         None => {
-            let path = environment::hub()?.resolve(name, &Downloads::default())?;
-            let model = Model::load_with(path, LoadOptions::default())?;
+            let model = Model::from_file(open_model(name)?, LoadOptions::default())?;
             Package::from_program(model.program().clone())
         }
     };

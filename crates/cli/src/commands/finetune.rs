@@ -1,5 +1,6 @@
 //! `rigel finetune`: trains a model on, as a whole or by a low-rank adapter.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -7,14 +8,16 @@ use std::str::FromStr;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use import::ModelFile;
-use llm::{Model, Tokenizer};
+use llm::{LoadOptions, Model, Tokenizer};
 
-use crate::environment;
-use crate::progress::Downloads;
+use crate::loading::open_model;
 use crate::training::RunArgs;
 use crate::training::corpus::{self, DataArgs, Words};
 use crate::training::recipe::{Defaults, Recipe};
 use crate::training::settings::{Lora, Settings, Task};
+
+/// The embedded model in the directory of its run.
+const BASE: &str = "base.gguf";
 
 /// Train a model on, by a LoRA adapter or as a whole
 ///
@@ -91,18 +94,28 @@ impl Finetune {
     pub(super) fn run(&self) -> Result<ExitCode> {
         let Some(name) = &self.model else { return self.run.resume(&self.data, &self.recipe) };
         self.run.begin(|| {
-            let path = environment::hub()?.resolve(name, &Downloads::default())?;
-            Ok(move |dir: &Path| self.prepare(name, &path, dir))
+            let file = open_model(name)?;
+            Ok(move |dir: &Path| self.prepare(name, file, dir))
         })
     }
 
-    /// Writes tokenized data into the directory `dir` of a new run of the model at `path`.
-    fn prepare(&self, name: &str, path: &Path, dir: &Path) -> Result<Settings> {
-        let model = Model::load(path)?;
+    /// Writes tokenized data into the directory `dir` of a new run of the model in `file`.
+    fn prepare(&self, name: &str, file: ModelFile, dir: &Path) -> Result<Settings> {
+        let path = match hub::embedded(name) {
+            None => {
+                let path = file.path();
+                path.canonicalize().with_context(|| format!("{}", path.display()))?
+            }
+            // A later Rigel may carry another.
+            Some(model) => {
+                fs::write(dir.join(BASE), model.bytes)?;
+                BASE.into()
+            }
+        };
+        let model = Model::from_file(file, LoadOptions::default())?;
         let (max_context, vocab) = (model.config().max_context, model.config().vocab);
         let rate = if self.method.full { 2e-5 } else { 2e-4 };
         let recipe = self.recipe.resolve(Defaults { rate, decay: 0.0, max_context })?;
-        let path = path.canonicalize().with_context(|| format!("{}", path.display()))?;
         let task = match self.method.full {
             true => {
                 let llama2c = matches!(model.file(), ModelFile::Llama2c(_));

@@ -62,7 +62,10 @@ pub(crate) struct Generate {
 impl Generate {
     pub(super) fn run(&self) -> Result<ExitCode> {
         let prompt = text_or_stdin(&self.prompt)?;
-        let mut loaded = self.model.load()?;
+        let mut loaded = match self.chat {
+            true => self.model.load_for_chat()?,
+            false => self.model.load()?,
+        };
         let tokenizer = loaded.tokenizer()?;
         loaded.introduce();
         let prompt_ids = self.prompt_ids(&prompt, &loaded, &tokenizer)?;

@@ -10,8 +10,8 @@ use llm::Inspection;
 use mil::package::Package;
 use serde_json::json;
 
-use crate::progress::Downloads;
-use crate::{environment, output};
+use crate::loading::open_model;
+use crate::output;
 
 /// Longest metadata value shown, in characters.
 const SHOWN: usize = 100;
@@ -51,8 +51,7 @@ impl Inspect {
             let listing = package_listing::read(path)?;
             return if self.json { output::json(&listing) } else { output::line(&listing.text()) };
         }
-        let path = environment::hub()?.resolve(&self.file, &Downloads::default())?;
-        let inspection = llm::inspect(path)?;
+        let inspection = llm::inspect(&open_model(&self.file)?);
         let types = types(&inspection);
         if self.json {
             let mut value = serde_json::to_value(&inspection)?;

@@ -1,14 +1,14 @@
 //! `rigel merge`: a model with an adapter added to its weights.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Result, bail, ensure};
 use clap::Args;
-use import::PeftAdapter;
-use llm::Model;
+use import::{ModelFile, PeftAdapter};
+use llm::{LoadOptions, Model};
 
-use crate::progress::{self, Downloads};
-use crate::{destination, environment, interrupt, output};
+use crate::loading::open_model;
+use crate::{destination, interrupt, output, progress};
 
 /// Add a LoRA adapter to the weights of a model
 ///
@@ -28,10 +28,10 @@ pub(crate) struct Merge {
 
 impl Merge {
     pub(super) fn run(&self) -> Result<()> {
-        let source = environment::hub()?.resolve(&self.model, &Downloads::default())?;
-        destination::check(&self.output, false, &source, false)?;
-        let is_gguf = |path: &Path| path.extension().is_some_and(|e| e == "gguf");
-        match (is_gguf(&source), is_gguf(&self.output)) {
+        let source = open_model(&self.model)?;
+        destination::check(&self.output, false, source.path(), false)?;
+        let to_gguf = self.output.extension().is_some_and(|e| e == "gguf");
+        match (matches!(source, ModelFile::Gguf(_)), to_gguf) {
             (true, false) => {
                 bail!("{}: the model is a .gguf file, and so is the result", self.output.display())
             }
@@ -41,7 +41,7 @@ impl Merge {
             _ => {}
         }
         progress::spin("merging", || {
-            let model = Model::load(&source)?;
+            let model = Model::from_file(source, LoadOptions::default())?;
             let adapter = model.adapter(&PeftAdapter::open(&self.adapter)?)?;
             ensure!(!adapter.layers().is_empty(), "the adapter changes no layer");
             let merged = model.merged(&adapter)?;

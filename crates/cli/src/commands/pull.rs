@@ -1,6 +1,6 @@
 //! `rigel pull`: fetches a model.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use serde_json::json;
 
@@ -21,6 +21,9 @@ pub(crate) struct Pull {
 
 impl Pull {
     pub(super) fn run(&self) -> Result<()> {
+        if let Some(model) = hub::embedded(&self.name) {
+            bail!("{} is part of this program: there is nothing to fetch", model.name);
+        }
         let path = environment::hub()?.pull(&self.name, &Downloads::default())?;
         if self.json {
             return output::json(&json!({ "name": self.name, "path": path }));

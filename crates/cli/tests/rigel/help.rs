@@ -95,7 +95,9 @@ fn models_are_listed() {
     let models = json(&rigel(["models", "--json"]));
     let models = models.as_array().unwrap();
     let names: Vec<_> = models.iter().map(|m| m["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["smollm2-135m", "gemma3-270m"]);
-    assert!(models[0]["path"].is_null() && models[0]["bytes"] == 98_362_432);
-    assert!(rigel(["models"]).out.contains("not fetched"));
+    assert_eq!(names, ["rigel-stories", "smollm2-135m", "gemma3-270m"]);
+    assert!(models[0]["embedded"] == true && models[0]["bytes"].as_u64().unwrap() < 4_000_000);
+    assert!(models[1]["path"].is_null() && models[1]["bytes"] == 98_362_432);
+    let listed = rigel(["models"]).out;
+    assert!(listed.contains("not fetched") && listed.contains("part of this program"));
 }

@@ -7,6 +7,7 @@ mod check;
 mod convert;
 mod coreml;
 mod diff;
+mod embedded;
 mod engine;
 mod errors;
 mod help;

@@ -1,6 +1,6 @@
 //! What a model file holds and what of it Rigel would not run, without failing over it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use import::ModelFile;
 use import::gguf::Value;
@@ -9,8 +9,8 @@ use serde::Serialize;
 use tensor::DType;
 
 use super::ModelConfig;
+use crate::Error;
 use crate::arch::Planned;
-use crate::{Error, Result};
 
 /// A model file, listed.
 #[derive(Clone, Debug, Serialize)]
@@ -73,18 +73,14 @@ impl From<Error> for Problem {
     }
 }
 
-/// Lists the model in a file or directory.
-///
-/// # Errors
-/// Only when it cannot be opened or breaks its format.
-pub fn inspect(path: impl AsRef<Path>) -> Result<Inspection> {
-    let file = import::open(path)?;
-    let (config, problems) = judge(&file);
-    Ok(Inspection {
+/// Lists the model in an open file.
+pub fn inspect(file: &ModelFile) -> Inspection {
+    let (config, problems) = judge(file);
+    Inspection {
         path: file.path().to_path_buf(),
         format: file.format_name(),
         bytes: file.byte_len(),
-        metadata: metadata(&file),
+        metadata: metadata(file),
         tensors: file
             .tensors()
             .into_iter()
@@ -98,7 +94,7 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<Inspection> {
             .collect(),
         config,
         problems,
-    })
+    }
 }
 
 /// What the model is, and why it would not run.

@@ -22,7 +22,7 @@ fn broken(name: &str, change: impl Fn(&mut Value, &mut Weights)) -> (Error, Vec<
     write_hf(dir.path(), &config.to_string(), &weights);
     let error = Model::load(dir.path()).expect_err("the model is broken");
     assert!(!error.to_string().contains('\n'), "{error}");
-    let problems = inspect(dir.path()).unwrap().problems;
+    let problems = inspect(&import::open(dir.path()).unwrap()).problems;
     (error, problems.into_iter().map(|p| p.message).collect())
 }
 
@@ -313,7 +313,7 @@ fn gguf_metadata() {
         let error = Model::load(&path).expect_err("the model is broken");
         assert_eq!(error.kind(), *kind, "{key}: {error}");
         assert!(error.to_string().contains(message), "{key}: {error}");
-        let problems = inspect(&path).unwrap().problems;
+        let problems = inspect(&import::open(&path).unwrap()).problems;
         assert!(problems.iter().any(|p| p.message.contains(message)), "{key}: {problems:?}");
     }
 }

@@ -63,7 +63,7 @@ fn smollm2_stays_in_its_file() {
     // Keys and values of 30 layers of 3 heads of 64 halves.
     assert_eq!(model.kv_cache_bytes(1000), 2 * 30 * 3 * 64 * 2 * 1000);
     assert_eq!(model.tokenizer(None).unwrap().vocab_size(), 49_152);
-    let inspection = inspect(&path).unwrap();
+    let inspection = inspect(&import::open(&path).unwrap());
     assert_eq!((inspection.tensors.len(), inspection.problems), (272, Vec::new()));
 }
 
