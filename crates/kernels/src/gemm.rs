@@ -120,9 +120,10 @@ impl Write<'_> {
     fn turned<S: Simd>(&self, s: S) {
         let mut bias = [0f32; PANEL];
         (0..self.rows.1).for_each(|row| bias[row] = self.bias(row));
+        // Made once: every vector is overwritten, and clearing it each time took 1 % of a training step's samples.
+        let mut columns = [[0f32; PANEL]; LANES];
         for (half, lane) in self.lanes.clone().step_by(LANES).enumerate() {
             let sums = &self.sums[half / 2 * PANEL..][..PANEL];
-            let mut columns = [[0f32; PANEL]; LANES];
             for block in 0..PANEL / LANES {
                 let mut rows = [s.splat(0.0); LANES];
                 for (row, sums) in rows.iter_mut().zip(&sums[block * LANES..]) {
