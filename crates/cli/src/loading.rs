@@ -107,7 +107,7 @@ impl ModelArgs {
     /// # Errors
     /// When it cannot be had, read, or run on the device.
     pub(crate) fn load(&self) -> Result<Loaded> {
-        self.load_from(|| self.name.open())
+        self.load_from(1, || self.name.open())
     }
 
     /// Loads the model; without a name, one that was made for conversations.
@@ -115,10 +115,30 @@ impl ModelArgs {
     /// # Errors
     /// As for [`ModelArgs::load`].
     pub(crate) fn load_for_chat(&self) -> Result<Loaded> {
-        self.load_from(|| open_model(self.name.model.as_deref().unwrap_or(hub::ALIASES[0].name)))
+        self.load_from(1, || self.open_for_chat())
     }
 
-    fn load_from(&self, file: impl FnOnce() -> Result<ModelFile>) -> Result<Loaded> {
+    /// As [`ModelArgs::load`], or with `chat` [`ModelArgs::load_for_chat`], for several sequences at once.
+    ///
+    /// # Errors
+    /// As for [`ModelArgs::load`], and when the device takes one sequence at a time.
+    pub(crate) fn load_several(&self, sequences: usize, chat: bool) -> Result<Loaded> {
+        ensure!(
+            sequences == 1 || !self.device.is_engine(),
+            "an engine takes one sequence at a time; several go together on --device cpu"
+        );
+        self.load_from(sequences, || if chat { self.open_for_chat() } else { self.name.open() })
+    }
+
+    fn open_for_chat(&self) -> Result<ModelFile> {
+        open_model(self.name.model.as_deref().unwrap_or(hub::ALIASES[0].name))
+    }
+
+    fn load_from(
+        &self,
+        sequences: usize,
+        file: impl FnOnce() -> Result<ModelFile>,
+    ) -> Result<Loaded> {
         let open = self.device.find()?;
         let file = file()?;
         let start = Instant::now();
@@ -135,9 +155,12 @@ impl ModelArgs {
                     "note: --context {context} instead of {wanted}, which the engine does not take"
                 ));
             }
-            let program = model.specialize(context)?;
+            let program = match sequences {
+                1 => model.specialize(context)?,
+                _ => model.specialize_several(context, sequences)?,
+            };
             let runnable = self.prepare(&program, adapters.as_ref(), &device)?;
-            let session = Session::new(runnable, context, config.vocab)?;
+            let session = Session::several(runnable, sequences, context, config.vocab)?;
             let mut loaded = Loaded {
                 config,
                 file: model.file().clone(),

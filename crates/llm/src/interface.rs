@@ -1,11 +1,12 @@
 //! The interface of a language model's program: names of functions, inputs, outputs, states and
 //! symbols.
 //!
-//! `prefill` and `decode` take ids int32 `[1, T]` and positions int32 `[T]`, keep keys and values in
-//! the states, and return the logits fp32 `[1, 1, vocab]` of the last token; `T` is the symbol
+//! `prefill` and `decode` take ids int32 `[B, T]` and positions int32 `[T]`, keep keys and values in
+//! the states, and return the logits fp32 `[B, 1, vocab]` of the last token; `T` is the symbol
 //! [`SEQ`] in `prefill` and 1 in `decode`. `score` has no states and returns the logits
-//! `[1, T, vocab]` of every token. A state is `[1, kv_heads, context, head_dim]`; the symbol
-//! [`CONTEXT`] must be fixed before memory for it can be made.
+//! `[B, T, vocab]` of every token. A state is `[B, kv_heads, context, head_dim]`; the symbol
+//! [`CONTEXT`] must be fixed before memory for it can be made. `B` is 1 but where several sequences,
+//! which keep step, were asked for.
 //!
 //! A program to train has the one function `loss`: ids and targets int32 `[B, T]`, positions int32 `[T]`,
 //! which are `0, 1, ...`, and segments int32 `[B, T]` where a sequence may hold several documents, in
@@ -24,11 +25,11 @@ pub const LOSS: &str = "loss";
 pub const TARGETS: &str = "targets";
 /// Input: which document of its sequence a token is of, int32 `[B, T]`.
 pub const SEGMENTS: &str = "segments";
-/// Input: token ids, int32 `[1, T]`.
+/// Input: token ids, int32 `[B, T]`.
 pub const IDS: &str = "ids";
 /// Input: the tokens' positions, int32 `[T]`, from 0.
 pub const POSITIONS: &str = "positions";
-/// Output: unnormalised log-probabilities, fp32 `[1, T or 1, vocab]`.
+/// Output: unnormalised log-probabilities, fp32 `[B, T or 1, vocab]`.
 pub const LOGITS: &str = "logits";
 /// Symbol: tokens of one call.
 pub const SEQ: &str = "seq";

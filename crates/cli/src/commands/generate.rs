@@ -33,6 +33,11 @@ pub(crate) struct Generate {
     /// Most tokens to generate
     #[arg(long, short = 'n', value_name = "N", default_value_t = 256)]
     max_tokens: usize,
+    /// Continue PROMPT N times, the n-th time from a seed n above the first; computed together, which takes far
+    /// less than N times as long, and printed once all have ended
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..), conflicts_with = "slide")]
+    samples: u16,
     /// End at this string, which is not printed; may be given several times
     #[arg(long, value_name = "S")]
     stop: Vec<String>,
@@ -54,7 +59,7 @@ pub(crate) struct Generate {
     /// Print a JSON object: prompt_ids, ids, text, logprobs, finish_reason (eos, stop, length, context or
     /// cancelled), seed, timings (load_s, prefill_s, decode_s, prefill_tok_s, decode_tok_s); with adapters also
     /// adapter; on an engine also engine (name, compilations, loads, evictions, dispatches, copied_bytes,
-    /// predicted_s), so far. With --use given several times it is an array of such objects
+    /// predicted_s), so far. With --samples or with --use given several times it is an array of such objects
     #[arg(long)]
     json: bool,
 }
@@ -62,15 +67,13 @@ pub(crate) struct Generate {
 impl Generate {
     pub(super) fn run(&self) -> Result<ExitCode> {
         let prompt = text_or_stdin(&self.prompt)?;
-        let mut loaded = match self.chat {
-            true => self.model.load_for_chat()?,
-            false => self.model.load()?,
-        };
+        let mut loaded = self.model.load_several(self.samples.into(), self.chat)?;
         let tokenizer = loaded.tokenizer()?;
         loaded.introduce();
         let prompt_ids = self.prompt_ids(&prompt, &loaded, &tokenizer)?;
         let adapters = self.model.used_adapters();
-        // The same random numbers for each answer: what differs is the adapters' doing.
+        let wanted = adapters.len() * usize::from(self.samples);
+        // The same random numbers for each adapter's answer: what differs is the adapter's doing.
         let sampling = self.sampling.params();
         let mut reports = Vec::new();
         for (nth, name) in adapters.iter().enumerate() {
@@ -80,16 +83,21 @@ impl Generate {
             if let Some(name) = name.filter(|_| adapters.len() > 1 && !self.json) {
                 output::line(&format!("{}[{name}]", if nth > 0 { "\n" } else { "" }))?;
             }
-            let generated = self.answer(&mut loaded, &tokenizer, &prompt_ids, &sampling)?;
+            let answers = match self.samples {
+                1 => vec![self.answer(&mut loaded, &tokenizer, &prompt_ids, &sampling)?],
+                _ => self.answers(&mut loaded, &tokenizer, &prompt_ids, &sampling)?,
+            };
             if self.json {
-                reports.push(report(&prompt_ids, &generated, sampling.seed, &loaded, &tokenizer));
+                reports.extend(answers.iter().zip(sampling.seed..).map(|(generated, seed)| {
+                    report(&prompt_ids, generated, seed, &loaded, &tokenizer)
+                }));
             }
-            if generated.finish_reason == FinishReason::Cancelled {
-                self.print(reports, adapters.len())?;
+            if answers.iter().any(|one| one.finish_reason == FinishReason::Cancelled) {
+                self.print(reports, wanted)?;
                 return Ok(interrupt::status());
             }
         }
-        self.print(reports, adapters.len())?;
+        self.print(reports, wanted)?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -111,15 +119,7 @@ impl Generate {
         sampling: &SamplingParams,
     ) -> Result<Generated> {
         let heeded = Heeded::new();
-        let options = GenerateOptions {
-            sampling: sampling.clone(),
-            max_tokens: Some(self.max_tokens),
-            stop: self.stop.clone(),
-            ignore_end: self.ignore_end,
-            logprobs: self.logprobs,
-            overflow: self.slide.map_or(Overflow::Stop, |keep| Overflow::Slide { keep }),
-            cancel: Some(heeded.flag()),
-        };
+        let options = self.options(sampling, &heeded);
         let mut generation = loaded.session.generate(tokenizer, prompt_ids, options)?;
         for step in generation.by_ref() {
             let step = step?;
@@ -136,6 +136,46 @@ impl Generate {
             }
         }
         Ok(generated)
+    }
+
+    /// Several continuations, printed once all have ended, unless they are for a report.
+    fn answers(
+        &self,
+        loaded: &mut Loaded,
+        tokenizer: &Tokenizer,
+        prompt_ids: &[u32],
+        sampling: &SamplingParams,
+    ) -> Result<Vec<Generated>> {
+        let heeded = Heeded::new();
+        let options = self.options(sampling, &heeded);
+        let all = loaded.session.generate_several(tokenizer, prompt_ids, &options)?;
+        if !self.json {
+            for (n, one) in (1..).zip(&all) {
+                output::line(&format!("{}[{n}]\n{}", if n > 1 { "\n" } else { "" }, one.text))?;
+            }
+            let tokens: usize = all.iter().map(|one| one.ids.len()).sum();
+            let time = all.iter().map(|one| one.timings.prefill + one.timings.decode).max();
+            let seconds = time.unwrap_or_default().as_secs_f64().max(f64::MIN_POSITIVE);
+            output::remark(&format!(
+                "[{} samples after a prompt of {} tokens: {tokens} tokens in {seconds:.1} s, {:.1} tokens/s]",
+                all.len(),
+                prompt_ids.len(),
+                tokens as f64 / seconds
+            ));
+        }
+        Ok(all)
+    }
+
+    fn options(&self, sampling: &SamplingParams, heeded: &Heeded) -> GenerateOptions {
+        GenerateOptions {
+            sampling: sampling.clone(),
+            max_tokens: Some(self.max_tokens),
+            stop: self.stop.clone(),
+            ignore_end: self.ignore_end,
+            logprobs: self.logprobs,
+            overflow: self.slide.map_or(Overflow::Stop, |keep| Overflow::Slide { keep }),
+            cancel: Some(heeded.flag()),
+        }
     }
 
     fn prompt_ids(&self, prompt: &str, loaded: &Loaded, tokenizer: &Tokenizer) -> Result<Vec<u32>> {

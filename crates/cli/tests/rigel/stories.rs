@@ -54,6 +54,27 @@ fn a_seed_gives_the_same_text_again() {
 }
 
 #[test]
+fn samples_are_the_texts_of_the_seeds_that_follow() {
+    let sampling = ["Once", "--temperature", "1.2", "-n", "20"];
+    let text = |seed: &str| generate(&[&sampling[..], &["--seed", seed]].concat()).out;
+    let options = [&sampling[..], &["--seed", "5", "--samples", "2"]].concat();
+    let together = generate(&options);
+    assert_eq!(
+        (together.code, &together.out),
+        (0, &format!("[1]\n{}\n[2]\n{}", text("5"), text("6")))
+    );
+    let report = json(&generate(&[&options[..], &["--json"]].concat()));
+    let reports = report.as_array().unwrap();
+    assert_eq!(reports.len(), 2);
+    assert_eq!((&reports[0]["seed"], &reports[1]["seed"]), (&json!(5), &json!(6)));
+    assert_eq!(format!("{}\n", reports[1]["text"].as_str().unwrap()), text("6"));
+    let slide = generate(&[&options[..], &["--slide", "0"]].concat());
+    assert_fails(&slide, &["--slide", "--samples"]);
+    let engine = generate(&[&options[..], &["--device", "emulator"]].concat());
+    assert_fails(&engine, &["one sequence at a time"]);
+}
+
+#[test]
 fn stop_strings_end_the_text() {
     let outcome = generate(&["--temperature", "0", "--stop", "girl", "--stop", "never", "--json"]);
     let value = json(&outcome);

@@ -49,8 +49,8 @@ pub(crate) fn attention(cx: &mut OpCx<'_>) -> Bind<Native> {
         return row_attention::attention(cx);
     }
     let shape = Shape::of(cx)?;
-    if shape.batch != 1 {
-        return Err(format!("a batch of {}", shape.batch).into());
+    if shape.batch * shape.heads * shape.groups * shape.dim == 0 {
+        return Err("rows without elements".into());
     }
     let inputs = vec![cx.float("query")?, cx.float("key")?, cx.float("value")?, positions(cx)?];
     let (keys, values) = (state_name(cx, "key_cache")?, state_name(cx, "value_cache")?);
@@ -94,10 +94,13 @@ struct CachedAttention {
 }
 
 impl CachedAttention {
-    fn cache<'a>(&self, state: &'a exec::StateBuffer) -> Cache<'a> {
-        let (heads, dim) = (self.shape.groups, self.shape.dim);
+    /// What `state` holds of each sequence.
+    fn caches<'a>(&self, state: &'a exec::StateBuffer) -> impl Iterator<Item = Cache<'a>> {
+        let (heads, dim, dtype) = (self.shape.groups, self.shape.dim, state.dtype);
         let capacity = state.shape.get(2).copied().unwrap_or(0);
-        Cache { dtype: state.dtype, bytes: &state.data, heads, capacity, dim }
+        let of_one = state.data.len() / self.shape.batch;
+        let sequences = state.data.chunks_exact(of_one);
+        sequences.map(move |bytes| Cache { dtype, bytes, heads, capacity, dim })
     }
 }
 
@@ -108,7 +111,7 @@ impl Kernel for CachedAttention {
         ins: &[&[u8]],
         outs: &mut [&mut [u8]],
     ) -> Result<(), OpError> {
-        let Shape { heads, groups, dim, scale, softcap, .. } = self.shape;
+        let Shape { batch, heads, groups, dim, scale, softcap, .. } = self.shape;
         let (keys, values) = cx
             .state
             .get_two_mut(&self.keys, &self.values)
@@ -119,18 +122,26 @@ impl Kernel for CachedAttention {
             .map(|&p| usize::try_from(p).ok().filter(|&s| s < capacity))
             .collect::<Option<_>>()
             .ok_or_else(|| past_the_cache(i32s(ins[3]), capacity))?;
+        if slots.is_empty() {
+            return Ok(());
+        }
         for (rows, state) in [(ins[1], &mut *keys), (ins[2], &mut *values)] {
-            let dtype = state.dtype;
-            let bytes = &mut state.data[..];
-            let mut cache = CacheMut { dtype, bytes, heads: groups, capacity, dim };
-            kernels::store_cache(cx.pool, f32s(rows), &slots, &mut cache);
+            let (dtype, of_one) = (state.dtype, state.data.len() / batch);
+            let rows = f32s(rows).chunks_exact(slots.len() * groups * dim);
+            for (rows, bytes) in rows.zip(state.data.chunks_exact_mut(of_one)) {
+                let mut cache = CacheMut { dtype, bytes, heads: groups, capacity, dim };
+                kernels::store_cache(cx.pool, rows, &slots, &mut cache);
+            }
         }
         let visible: Vec<Range<usize>> =
             slots.iter().map(|&s| self.shape.first(s)..s + 1).collect();
-        let (keys, values) = (self.cache(keys), self.cache(values));
-        let q = f32s(ins[0]);
-        let args = Attention { q, heads, keys, values, visible: &visible, scale, softcap };
-        kernels::attention(cx.pool, &args, f32s_mut(outs[0]));
+        let size = slots.len() * heads * dim;
+        let rows = f32s(ins[0]).chunks_exact(size).zip(f32s_mut(outs[0]).chunks_exact_mut(size));
+        let caches = self.caches(keys).zip(self.caches(values));
+        for ((q, out), (keys, values)) in rows.zip(caches) {
+            let args = Attention { q, heads, keys, values, visible: &visible, scale, softcap };
+            kernels::attention(cx.pool, &args, out);
+        }
         Ok(())
     }
 }

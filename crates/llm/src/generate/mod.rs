@@ -1,19 +1,21 @@
 //! Generation: from a prompt's ids to a stream of tokens and text, until something ends it.
 
+mod continuation;
 mod options;
 mod session;
+mod several;
 mod stop;
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 pub use options::{FinishReason, GenerateOptions, Overflow, Timings};
 pub use session::Session;
 pub(crate) use session::elements;
-use stop::StopMatcher;
 
-use crate::sample::{Sampler, TokenLogprobs, logprobs};
-use crate::tokenizer::{DecodeStream, Tokenizer};
+use continuation::Continuation;
+
+use crate::sample::TokenLogprobs;
+use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 
 /// One step of a generation.
@@ -47,19 +49,10 @@ pub struct Generated {
 pub struct Generation<'s> {
     session: &'s mut Session,
     options: GenerateOptions,
-    end_ids: &'s [u32],
-    sampler: Sampler,
-    decoder: DecodeStream<'s>,
-    stop: StopMatcher,
-    /// Prompt and generated tokens, all of them: what repetition penalties look at.
-    history: Vec<u32>,
-    /// The part of the history that the model sees.
+    continuation: Continuation<'s>,
+    /// The part of prompt and continuation that the model sees.
     window: Vec<u32>,
-    prompt_len: usize,
-    text: String,
-    logprobs: Vec<TokenLogprobs>,
     timings: Timings,
-    finish_reason: Option<FinishReason>,
 }
 
 impl Session {
@@ -83,19 +76,15 @@ impl Session {
                 self.context()
             )));
         }
+        if self.sequences() != 1 {
+            return Err(Error::request("a session of several sequences continues them together"));
+        }
+        let sampling = options.sampling.clone();
         Ok(Generation {
-            sampler: Sampler::new(options.sampling.clone())?,
-            stop: StopMatcher::new(&options.stop)?,
-            decoder: tokenizer.decode_stream().after(prompt),
-            end_ids: if options.ignore_end { &[] } else { tokenizer.end_ids() },
+            continuation: Continuation::new(tokenizer, prompt, &options, sampling)?,
             session: self,
-            history: prompt.to_vec(),
             window: prompt.to_vec(),
-            prompt_len: prompt.len(),
-            text: String::new(),
-            logprobs: Vec::new(),
             timings: Timings::default(),
-            finish_reason: None,
             options,
         })
     }
@@ -104,64 +93,34 @@ impl Session {
 impl Generation<'_> {
     /// What ended the generation; `None` while it goes on.
     pub fn finish_reason(&self) -> Option<FinishReason> {
-        self.finish_reason
+        self.continuation.finish_reason()
     }
 
     /// The whole result. Steps that were not taken are not made up for: the reason is then `Cancelled`.
     pub fn finish(self) -> Generated {
-        Generated {
-            ids: self.history[self.prompt_len..].to_vec(),
-            text: self.text,
-            logprobs: self.options.logprobs.map(|_| self.logprobs),
-            finish_reason: self.finish_reason.unwrap_or(FinishReason::Cancelled),
-            timings: self.timings,
-        }
-    }
-
-    fn cancelled(&self) -> bool {
-        self.options.cancel.as_ref().is_some_and(|c| c.load(Ordering::Relaxed))
-    }
-
-    fn generated(&self) -> usize {
-        self.history.len() - self.prompt_len
+        self.continuation.finish(self.timings)
     }
 
     fn step(&mut self) -> Result<Step> {
-        if self.cancelled() {
-            return Ok(self.end(FinishReason::Cancelled));
+        if self.options.cancelled() {
+            return Ok(self.continuation.end(FinishReason::Cancelled));
         }
-        if self.options.max_tokens == Some(self.generated()) {
-            return Ok(self.end(FinishReason::Length));
+        if self.continuation.is_full() {
+            return Ok(self.continuation.end(FinishReason::Length));
         }
         if self.window.len() > self.session.context() {
             match self.options.overflow {
-                Overflow::Stop => return Ok(self.end(FinishReason::Context)),
+                Overflow::Stop => return Ok(self.continuation.end(FinishReason::Context)),
                 Overflow::Slide { keep } => self.slide(keep),
             }
         }
         let Some(logits) = self.evaluate()? else {
-            return Ok(self.end(FinishReason::Cancelled));
+            return Ok(self.continuation.end(FinishReason::Cancelled));
         };
         let start = Instant::now();
-        let id = self.sampler.sample(&logits, &self.history)?;
-        if self.end_ids.contains(&id) {
-            self.timings.decode += start.elapsed();
-            return Ok(self.end(FinishReason::Eos));
-        }
-        let logprobs = self.options.logprobs.map(|top| logprobs(&logits, id, top)).transpose()?;
-        self.logprobs.extend(logprobs.clone());
-        self.history.push(id);
-        self.window.push(id);
-        let piece = self.decoder.push(id).unwrap_or_default();
-        let passed = self.stop.push(&piece);
+        let step = self.continuation.choose(&logits)?;
+        self.window.extend(step.id);
         self.timings.decode += start.elapsed();
-        let mut step = Step { id: Some(id), text: passed.text, logprobs };
-        self.text.push_str(&step.text);
-        if passed.stop.is_some() {
-            self.finish_reason = Some(FinishReason::Stop);
-        } else if self.options.max_tokens == Some(self.generated()) {
-            step.text += &self.end(FinishReason::Length).text;
-        }
         Ok(step)
     }
 
@@ -169,12 +128,10 @@ impl Generation<'_> {
     fn evaluate(&mut self) -> Result<Option<Vec<f32>>> {
         let missing = self.window.len() - self.session.reusable(&self.window);
         let start = Instant::now();
-        let cancel = self.options.cancel.clone();
-        let go_on = || !cancel.as_ref().is_some_and(|c| c.load(Ordering::Relaxed));
-        let logits = self.session.extend(&self.window, go_on)?;
+        let logits = self.session.extend(&self.window, || !self.options.cancelled())?;
         let elapsed = start.elapsed();
         // The first token costs a prefill, as does a context that was slid.
-        if self.generated() == 0 || missing > 1 {
+        if self.continuation.generated() == 0 || missing > 1 {
             self.timings.prefill += elapsed;
             self.timings.prefill_tokens += missing;
         } else {
@@ -190,29 +147,18 @@ impl Generation<'_> {
         let dropped = (self.window.len() - keep).div_ceil(2);
         self.window.drain(keep..keep + dropped);
     }
-
-    /// Ends with what text was held back.
-    fn end(&mut self, reason: FinishReason) -> Step {
-        self.finish_reason = Some(reason);
-        let rest = self.decoder.flush().unwrap_or_default();
-        let passed = self.stop.push(&rest);
-        let text =
-            if passed.stop.is_some() { passed.text } else { passed.text + &self.stop.flush() };
-        self.text.push_str(&text);
-        Step { id: None, text, logprobs: None }
-    }
 }
 
 impl Iterator for Generation<'_> {
     type Item = Result<Step>;
 
     fn next(&mut self) -> Option<Result<Step>> {
-        if self.finish_reason.is_some() {
+        if self.finish_reason().is_some() {
             return None;
         }
         let step = self.step();
         if step.is_err() {
-            self.finish_reason = Some(FinishReason::Cancelled);
+            self.continuation.give_up();
         }
         // A last step without news is no step.
         step.map(|s| (s != Step::default()).then_some(s)).transpose()

@@ -1,7 +1,7 @@
 //! What can be asked of a generation, and what it says of itself.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -26,6 +26,13 @@ pub struct GenerateOptions {
     pub overflow: Overflow,
     /// Ends the generation, at the latest after the current chunk of the prompt, once it is true.
     pub cancel: Option<Arc<AtomicBool>>,
+}
+
+impl GenerateOptions {
+    /// Whether it was told to end.
+    pub(super) fn cancelled(&self) -> bool {
+        self.cancel.as_ref().is_some_and(|c| c.load(Ordering::Relaxed))
+    }
 }
 
 /// What happens when prompt and generated tokens fill the context.

@@ -8,7 +8,7 @@ use tensor::Tensor;
 use crate::interface::{DECODE, IDS, LOGITS, POSITIONS, PREFILL, SCORE};
 use crate::{Error, Result};
 
-/// Tokens of one `prefill` call: long enough for matrix products to be fast, short enough for
+/// Tokens of all sequences in one `prefill` call: long enough for matrix products to be fast, short enough for
 /// activations to be small and for cancelling to be quick.
 const PREFILL_CHUNK: usize = 512;
 
@@ -16,9 +16,10 @@ const PREFILL_CHUNK: usize = 512;
 pub struct Session {
     runnable: Box<dyn Runnable>,
     state: State,
+    sequences: usize,
     context: usize,
     vocab: usize,
-    /// Tokens whose keys and values are in the cache, by position.
+    /// Tokens whose keys and values are in the cache, by position: those that all sequences have in common.
     cached: Vec<u32>,
     /// Further inputs of functions, the same in each run.
     further: BTreeMap<String, Tensors>,
@@ -31,9 +32,27 @@ impl Session {
     /// # Errors
     /// When memory for the cache cannot be made.
     pub fn new(runnable: Box<dyn Runnable>, context: usize, vocab: usize) -> Result<Self> {
+        Self::several(runnable, 1, context, vocab)
+    }
+
+    /// As [`Session::new`], of `sequences` that keep step, as `runnable` takes them.
+    ///
+    /// # Errors
+    /// As [`Session::new`].
+    pub fn several(
+        runnable: Box<dyn Runnable>,
+        sequences: usize,
+        context: usize,
+        vocab: usize,
+    ) -> Result<Self> {
         let state = runnable.new_state()?;
         let (cached, further) = (Vec::new(), BTreeMap::new());
-        Ok(Session { runnable, state, context, vocab, cached, further })
+        Ok(Session { runnable, state, sequences, context, vocab, cached, further })
+    }
+
+    /// Sequences that are computed together.
+    pub fn sequences(&self) -> usize {
+        self.sequences
     }
 
     /// Longest sequence, in tokens.
@@ -73,7 +92,7 @@ impl Session {
         self.cached.clear();
     }
 
-    /// The logits `[vocab]` after `ids`. The longest beginning of `ids` that is in the cache is not
+    /// The logits `[vocab]` after `ids`, the same for each sequence, one after the other. The longest beginning of `ids` that is in the cache is not
     /// computed again; what else the cache held is forgotten.
     ///
     /// # Errors
@@ -90,15 +109,17 @@ impl Session {
     ) -> Result<Option<Vec<f32>>> {
         self.check(ids)?;
         let mut done = self.reusable(ids);
+        let most = (PREFILL_CHUNK / self.sequences).max(1);
         self.cached.truncate(done);
         loop {
             if !go_on() {
                 return Ok(None);
             }
-            let chunk = &ids[done..ids.len().min(done + PREFILL_CHUNK)];
+            let chunk = &ids[done..ids.len().min(done + most)];
             let function = if chunk.len() == 1 { DECODE } else { PREFILL };
             // A failed run leaves the whole state unspecified.
-            let logits = self.run(function, chunk, done).inspect_err(|_| self.cached.clear())?;
+            let all = chunk.repeat(self.sequences);
+            let logits = self.run(function, &all, done).inspect_err(|_| self.cached.clear())?;
             self.cached.extend_from_slice(chunk);
             done += chunk.len();
             if done == ids.len() {
@@ -107,19 +128,26 @@ impl Session {
         }
     }
 
+    /// The logits after one more token of each sequence, at `position`; `[vocab]` of each, one after the other.
+    pub(super) fn step(&mut self, ids: &[u32], position: usize) -> Result<Vec<f32>> {
+        self.cached.truncate(position);
+        let logits = self.run(DECODE, ids, position).inspect_err(|_| self.cached.clear())?;
+        Ok(elements(&logits)?.to_vec())
+    }
+
     /// How many of the first `ids` need no computing. The last one always does: its logits are wanted.
     pub(super) fn reusable(&self, ids: &[u32]) -> usize {
         let same = self.cached.iter().zip(ids).take_while(|(a, b)| a == b).count();
         same.min(ids.len().saturating_sub(1))
     }
 
-    /// The logits `[1, ids, vocab]`, fp32, after every token of `ids`. The cache is neither read nor changed.
+    /// The logits `[sequences, ids, vocab]`, fp32, after every token of `ids`. The cache is neither read nor changed.
     ///
     /// # Errors
     /// As for [`Session::logits_after`].
     pub fn score(&mut self, ids: &[u32]) -> Result<Tensor> {
         self.check(ids)?;
-        self.run(SCORE, ids, 0)
+        self.run(SCORE, &ids.repeat(self.sequences), 0)
     }
 
     pub(super) fn check(&self, ids: &[u32]) -> Result<()> {
@@ -144,21 +172,23 @@ impl Session {
         })
     }
 
-    /// Runs `function` over `chunk` at positions from `start` and returns its logits.
-    fn run(&mut self, function: &str, chunk: &[u32], start: usize) -> Result<Tensor> {
-        let ids: Vec<i32> = chunk.iter().map(|&id| id.cast_signed()).collect();
+    /// Runs `function` over the sequences' `ids`, one after the other, at positions from `start`, and returns its
+    /// logits.
+    fn run(&mut self, function: &str, ids: &[u32], start: usize) -> Result<Tensor> {
+        let tokens = ids.len() / self.sequences;
+        let ids: Vec<i32> = ids.iter().map(|&id| id.cast_signed()).collect();
         let positions: Vec<i32> =
-            (start..start + chunk.len()).map(|p| i32::try_from(p).unwrap_or(i32::MAX)).collect();
-        let ids = Tensor::from_slice(&[1, chunk.len()], &ids).map_err(unexpected)?;
-        let positions = Tensor::from_slice(&[chunk.len()], &positions).map_err(unexpected)?;
+            (start..start + tokens).map(|p| i32::try_from(p).unwrap_or(i32::MAX)).collect();
+        let ids = Tensor::from_slice(&[self.sequences, tokens], &ids).map_err(unexpected)?;
+        let positions = Tensor::from_slice(&[tokens], &positions).map_err(unexpected)?;
         let mut inputs = self.further.get(function).cloned().unwrap_or_default();
         inputs.extend([(IDS.to_owned(), ids), (POSITIONS.to_owned(), positions)]);
         let mut outputs = self.runnable.run(function, &inputs, &mut self.state)?;
         let logits = outputs
             .remove(LOGITS)
             .ok_or_else(|| Error::bug(format!("function {function} has no output {LOGITS}")))?;
-        let rows = if function == SCORE { chunk.len() } else { 1 };
-        let expected = [1, rows, self.vocab];
+        let rows = if function == SCORE { tokens } else { 1 };
+        let expected = [self.sequences, rows, self.vocab];
         if logits.shape() != expected {
             let shape = logits.shape();
             return Err(Error::bug(format!(

@@ -113,7 +113,7 @@ fn judge(file: &ModelFile) -> (Option<ModelConfig>, Vec<Problem>) {
     if problems.is_empty() {
         let program = planned
             .build()
-            .and_then(|built| Ok(built.decoder.program(built.weights, DType::F16)?));
+            .and_then(|built| Ok(built.decoder.program(built.weights, 1, DType::F16)?));
         problems.extend(program.err().map(Problem::from));
     }
     (Some(config), problems)

@@ -75,7 +75,7 @@ impl Model {
         let planned = Planned::new(&file)?;
         let config = planned.config();
         let Built { decoder, weights, stored } = planned.build()?;
-        let program = decoder.program(weights, options.cache_dtype)?;
+        let program = decoder.program(weights, 1, options.cache_dtype)?;
         Ok(Model { file, config, options, decoder, program, stored })
     }
 
@@ -99,13 +99,30 @@ impl Model {
     /// # Errors
     /// When `context` is 0 or more than the model was made for.
     pub fn specialize(&self, context: usize) -> Result<Program> {
+        self.with_context(&self.program, context)
+    }
+
+    /// The program for `sequences` at once, each with a cache of `context` slots.
+    ///
+    /// # Errors
+    /// As [`Model::specialize`], and when there are no sequences.
+    pub fn specialize_several(&self, context: usize, sequences: usize) -> Result<Program> {
+        if sequences == 0 {
+            return Err(Error::request("a program for no sequence"));
+        }
+        let weights = self.program.weights.clone();
+        let program = self.decoder.program(weights, sequences, self.options.cache_dtype)?;
+        self.with_context(&program, context)
+    }
+
+    fn with_context(&self, program: &Program, context: usize) -> Result<Program> {
         let max = self.config.max_context;
         if context == 0 || context > max {
             let why = format!("context of {context} tokens; this model takes 1 to {max}");
             return Err(Error::limit(why));
         }
         let sizes = BTreeMap::from([(interface::CONTEXT.to_owned(), context)]);
-        Ok(self.program.specialize(&sizes)?)
+        Ok(program.specialize(&sizes)?)
     }
 
     /// Paths of all linear layers in Hugging Face's model.
@@ -153,7 +170,7 @@ impl Model {
         Ok(tokenizer)
     }
 
-    /// Bytes of the key-value cache for `context` tokens.
+    /// Bytes of the key-value cache for `context` tokens of one sequence.
     pub fn kv_cache_bytes(&self, context: usize) -> usize {
         let ModelConfig { layers, kv_heads, head_dim, .. } = self.config;
         let elements = layers.saturating_mul(2 * kv_heads * head_dim).saturating_mul(context);

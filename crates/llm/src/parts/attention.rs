@@ -38,9 +38,9 @@ pub(crate) struct Attention {
 /// The states that hold a layer's keys and values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cache {
-    /// `[1, kv_heads, context, head_dim]`.
+    /// `[B, kv_heads, context, head_dim]`.
     pub(crate) key: ValueId,
-    /// `[1, kv_heads, context, head_dim]`.
+    /// `[B, kv_heads, context, head_dim]`.
     pub(crate) value: ValueId,
 }
 
@@ -121,7 +121,7 @@ impl Attention {
     }
 }
 
-/// The sequences in `x` `[B, T, d]`: functions with caches have one, those to train with a fixed number.
+/// The sequences in `x` `[B, T, d]`, a fixed number.
 fn batch(b: &FunctionBuilder<'_>, x: ValueId) -> i32 {
     let sizes = b.function().tensor_ty(x).map(|t| t.shape.as_slice());
     sizes.and_then(|s| s.first()?.fixed()).unwrap_or(1) as i32

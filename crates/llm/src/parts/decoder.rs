@@ -26,7 +26,9 @@ pub(crate) struct Decoder {
 /// What distinguishes a program's functions.
 struct Shape {
     name: &'static str,
-    /// Tokens of one call.
+    /// Sequences of one call.
+    sequences: usize,
+    /// Tokens of each in one call.
     tokens: Dim,
     /// Whether keys and values are kept for later calls.
     cached: bool,
@@ -35,19 +37,23 @@ struct Shape {
 }
 
 impl Decoder {
-    /// The verified program over `weights`, its cache of element type `cache`; see
+    /// The verified program over `weights` for `sequences` at once, its cache of element type `cache`; see
     /// [`crate::interface`].
-    pub(crate) fn program(&self, mut weights: WeightStore, cache: DType) -> Result<Program> {
+    pub(crate) fn program(
+        &self,
+        mut weights: WeightStore,
+        sequences: usize,
+        cache: DType,
+    ) -> Result<Program> {
         let seq = Dim::symbol(interface::SEQ);
+        let shape = |name, tokens: &Dim, cached, last_only| {
+            let tokens = tokens.clone();
+            Shape { name, sequences, tokens, cached, last_only }
+        };
         let shapes = [
-            Shape { name: interface::PREFILL, tokens: seq.clone(), cached: true, last_only: true },
-            Shape {
-                name: interface::DECODE,
-                tokens: Dim::Fixed(1),
-                cached: true,
-                last_only: false,
-            },
-            Shape { name: interface::SCORE, tokens: seq, cached: false, last_only: false },
+            shape(interface::PREFILL, &seq, true, true),
+            shape(interface::DECODE, &Dim::Fixed(1), true, false),
+            shape(interface::SCORE, &seq, false, false),
         ];
         let mut functions = BTreeMap::new();
         for shape in shapes {
@@ -62,7 +68,7 @@ impl Decoder {
         let mut builder = FunctionBuilder::new(shape.name, Opset::Ios18, weights);
         let b = &mut builder;
         let tokens = &shape.tokens;
-        let ids = TensorType::new(DType::I32, [Dim::Fixed(1), tokens.clone()]);
+        let ids = TensorType::new(DType::I32, [Dim::Fixed(shape.sequences), tokens.clone()]);
         let ids = b.input(interface::IDS, ids);
         let positions =
             b.input(interface::POSITIONS, TensorType::new(DType::I32, [tokens.clone()]));
@@ -70,7 +76,10 @@ impl Decoder {
             .blocks
             .iter()
             .enumerate()
-            .map(|(layer, block)| shape.cached.then(|| cache_inputs(b, block, layer, cache)))
+            .map(|(layer, block)| {
+                let sizes = (shape.sequences, block.attention.kv_heads, block.attention.head_dim);
+                shape.cached.then(|| cache_inputs(b, layer, sizes, cache))
+            })
             .collect();
         let mut x = self.embedding.apply(b, ids, positions)?;
         for (layer, (block, cache)) in self.blocks.iter().zip(caches).enumerate() {
@@ -86,13 +95,14 @@ impl Decoder {
 }
 
 /// The states of a layer as parameters of the function.
-fn cache_inputs(b: &mut FunctionBuilder<'_>, block: &Block, layer: usize, dtype: DType) -> Cache {
-    let shape = [
-        Dim::Fixed(1),
-        Dim::Fixed(block.attention.kv_heads),
-        Dim::symbol(interface::CONTEXT),
-        Dim::Fixed(block.attention.head_dim),
-    ];
+fn cache_inputs(
+    b: &mut FunctionBuilder<'_>,
+    layer: usize,
+    (sequences, heads, dim): (usize, usize, usize),
+    dtype: DType,
+) -> Cache {
+    let context = Dim::symbol(interface::CONTEXT);
+    let shape = [Dim::Fixed(sequences), Dim::Fixed(heads), context, Dim::Fixed(dim)];
     let ty = TensorType::new(dtype, shape);
     Cache {
         key: b.input(&interface::key_cache(layer), Type::State(ty.clone())),
@@ -100,7 +110,7 @@ fn cache_inputs(b: &mut FunctionBuilder<'_>, block: &Block, layer: usize, dtype:
     }
 }
 
-/// The last row of `x` `[1, T, d]`: `[1, 1, d]`.
+/// The last row of each sequence of `x` `[B, T, d]`: `[B, 1, d]`.
 fn last_token(b: &mut FunctionBuilder<'_>, x: ValueId) -> Result<ValueId> {
     b.op(OpKind::SliceByIndex)
         .arg("x", x)

@@ -38,7 +38,8 @@ pub(super) fn cases() -> Vec<Case> {
     ] {
         cases.extend([attention.uncached(false), attention.uncached(true)]);
         cases.extend([attention.grad(false), attention.grad(true)]);
-        cases.extend([DType::F32, DType::F16].map(|cache| attention.cached(cache)));
+        cases.extend([DType::F32, DType::F16].map(|cache| attention.cached(1, cache)));
+        cases.push(attention.cached(3, DType::F16));
     }
     cases
 }
@@ -232,12 +233,13 @@ impl Attention {
         ([query, key, value, positions], segments)
     }
 
-    /// Three rows at once, then two single ones, over a cache; the number of rows is a symbol.
-    fn cached(self, dtype: DType) -> Case {
+    /// Three rows at once, then two single ones, over a cache of `batch` sequences; the number of rows is a
+    /// symbol.
+    fn cached(self, batch: usize, dtype: DType) -> Case {
         let mut program = Program::default();
         let mut f = FunctionBuilder::new("main", Opset::Ios18, &mut program.weights);
         let rows = |n: usize| {
-            let dims = [1.into(), mil::Dim::symbol("seq"), n.into(), HEAD.into()];
+            let dims = [batch.into(), mil::Dim::symbol("seq"), n.into(), HEAD.into()];
             TensorType { dtype: DType::F32, shape: dims.into() }
         };
         let query = f.input("query", rows(self.heads));
@@ -245,24 +247,25 @@ impl Attention {
         let value = f.input("value", rows(self.groups));
         let positions = TensorType { dtype: DType::I32, shape: vec![mil::Dim::symbol("seq")] };
         let positions = f.input("positions", positions);
-        let cache = TensorType::new(dtype, [1, self.groups, SLOTS, HEAD]);
+        let cache = TensorType::new(dtype, [batch, self.groups, SLOTS, HEAD]);
         let caches = ["k_cache", "v_cache"].map(|n| f.input(n, Type::State(cache.clone())));
         let output = self
             .emit(&mut f, [query, key, value, positions], caches)
             .expect("a case is right by construction");
         let function = f.finish(vec![output]);
         program.functions.insert("main".into(), function);
-        let steps = [(0, 3), (3, 1), (4, 1)].map(|(first, n)| self.step(first, n)).into();
+        let steps = [(0, 3), (3, 1), (4, 1)].map(|(first, n)| self.step(batch, first, n)).into();
         let tolerance = if dtype == DType::F16 { Tolerance::F16 } else { Tolerance::F32 };
-        Case { name: self.name(dtype.name()), program, steps, tolerance }
+        let several = if batch > 1 { "_several" } else { "" };
+        Case { name: self.name(&format!("{}{several}", dtype.name())), program, steps, tolerance }
     }
 
-    /// A call with `n` rows from position `first`.
-    fn step(self, first: usize, n: usize) -> Step {
+    /// A call with `n` rows of each of `batch` sequences from position `first`.
+    fn step(self, batch: usize, first: usize, n: usize) -> Step {
         let mut inputs = Tensors::new();
         for (name, heads) in [("query", self.heads), ("key", self.groups), ("value", self.groups)] {
-            let values = seeded::tensor(first as u64, name, n * heads * HEAD, 2.0);
-            let tensor = Tensor::from_slice(&[1, n, heads, HEAD], &values);
+            let values = seeded::tensor(first as u64, name, batch * n * heads * HEAD, 2.0);
+            let tensor = Tensor::from_slice(&[batch, n, heads, HEAD], &values);
             inputs.insert(name.into(), tensor.expect("as many values"));
         }
         let positions: Vec<i32> = (first..first + n).map(|p| p as i32).collect();
