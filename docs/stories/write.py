@@ -6,12 +6,11 @@
 For each prompt RIGEL continues it 32 times at once (`rigel generate --samples`); DIR/raw.jsonl keeps what came, and a
 prompt that is in it already is not asked again, so that a run which was stopped goes on. Then all of it is cleaned:
 stories end at their last whole sentence, before a sentence that they have said already; those that speak of themselves,
-are short, or hold letters or words that hardly any other has are dropped. The stories of every 32nd prompt go to
-DIR/held-out.jsonl, the others to DIR/stories.jsonl.
+are short, or hold digits or signs of markup are dropped. The stories of every 32nd prompt go to DIR/held-out.jsonl, the
+others to DIR/stories.jsonl.
 """
 
 import argparse
-import collections
 import json
 import random
 import re
@@ -21,8 +20,6 @@ from pathlib import Path
 SAMPLES = 32
 HELD_OUT = 32
 SHORTEST = 200
-# In how many stories a word must be.
-KNOWN = 4
 
 PERSONS = """a girl named Anna; a boy named Tom; a girl named Lily; a boy named Ben; a girl named Mia; a boy named Max; a girl
 named Lucy; a boy named Jack; a girl named Rose; a boy named Sam; two friends, Emma and Leo; a grandmother and her grandson;
@@ -90,10 +87,6 @@ def clean(text):
     return story if fine and not re.search(r"\d", story) else None
 
 
-def words(story):
-    return set(re.findall(r"[a-z]+", story.lower()))
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rigel", required=True, help="the program")
@@ -112,12 +105,10 @@ def main():
             with raw.open("a") as file:
                 file.write(json.dumps({"prompt": prompt, "answers": answers[prompt]}) + "\n")
             print(f"{seed + 1} of {len(wanted)}", flush=True)
-    stories = [[story for story in map(clean, answers[prompt]) if story] for prompt in wanted]
-    known = collections.Counter(word for of_one in stories for story in of_one for word in words(story))
     held_out, trained = [], []
-    for number, of_one in enumerate(stories):
+    for number, prompt in enumerate(wanted):
         part = held_out if number % HELD_OUT == HELD_OUT - 1 else trained
-        part += [story for story in of_one if all(known[word] >= KNOWN for word in words(story))]
+        part += filter(None, map(clean, answers[prompt]))
     for name, part in [("stories", trained), ("held-out", held_out)]:
         lines = "".join(json.dumps({"text": story}) + "\n" for story in part)
         (given.out / f"{name}.jsonl").write_text(lines)
