@@ -7,7 +7,7 @@ use ane_driver::{AneBackend, ConstantInputs, Options, Stats, Update, self_test};
 use ane_emu::{Arithmetic, Emulator, Machine};
 use ane_model::Chip;
 use ane_model::chip::Reload;
-use anyhow::{Error, Result};
+use anyhow::{Context, Error, Result};
 use clap::{Args, Subcommand};
 use cpu::CpuBackend;
 use exec::Backend;
@@ -135,7 +135,11 @@ impl Training {
             checkpoints: &[],
             scaled: true,
         };
-        Ok(differentiate(&model.loss_program(batch)?, &request)?)
+        let mut program = model.loss_program(batch)?;
+        // What is trained are floats: the weights of a quantised model in half precision.
+        let dequantize = passes::pass("dequantize").context("the pass that dequantises")?;
+        dequantize.run(&mut program, interface::LOSS)?;
+        Ok(differentiate(&program, &request)?)
     }
 
     fn measured(&self, way: Way, chip: &Chip, gradients: &Gradients, vocab: usize) -> Result<Row> {

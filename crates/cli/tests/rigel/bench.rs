@@ -34,6 +34,20 @@ fn ways_of_changing_weights() {
     assert!(report["rows"][1]["update_ms"].is_null() && report["break_even_steps"].is_null());
 }
 
+/// The default model is quantised: floats of it are trained.
+#[test]
+fn the_model_that_is_part_of_the_program_can_be_trained() {
+    let report = json(&rigel(["bench", "training", "--tokens", "16", "--steps", "1", "--json"]));
+    let losses: Vec<f64> = report["rows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|r| r["last_loss"].as_f64().unwrap())
+        .collect();
+    assert!(losses.iter().all(|l| (1.0..20.0).contains(l)), "{report}");
+    assert!(losses.iter().all(|l| (l / losses[0] - 1.0).abs() < 0.01), "{report}");
+}
+
 #[test]
 fn what_cannot_be_trained_is_named() {
     assert_fails(&bench(&["--chip", "m9"]), &["m9", "m4-max"]);

@@ -22,6 +22,9 @@ const SHORT: &[(&str, &str)] = &[
     ("down", "down_proj"),
 ];
 
+/// Where the output layer is in Hugging Face's models.
+const OUTPUT_LAYER: &str = "lm_head";
+
 impl Model {
     /// The targets of [`Model::new_adapter`] that are usual: queries and values, or the one layer that makes
     /// them together with the keys.
@@ -40,15 +43,23 @@ impl Model {
     /// the root of 5).
     ///
     /// # Errors
-    /// When a target is no layer of the model, or the rank is 0 or more than a layer has inputs or outputs.
+    /// When a target is no layer of the model or its output layer, or the rank is 0 or more than a layer has inputs or outputs.
     pub fn new_adapter(&self, targets: &[&str], rank: usize, seed: u64) -> Result<Adapter> {
-        let paths = self.linear_layers()?;
+        let mut paths = self.linear_layers()?;
+        // Training has no product of the output layer alone: it is one with the loss.
+        paths.retain(|path| path != OUTPUT_LAYER);
         let mut chosen = BTreeSet::new();
         for target in targets {
             let end = SHORT.iter().find(|(short, _)| short == target).map_or(*target, |(_, p)| p);
             let is_it = |p: &&String| {
                 p.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
             };
+            if *target == OUTPUT_LAYER {
+                return Err(Error::unsupported(
+                    self.file().path(),
+                    format!("an adapter of the output layer, {OUTPUT_LAYER}"),
+                ));
+            }
             chosen.extend(paths.iter().filter(is_it).map(String::as_str));
             if !paths.iter().any(|p| is_it(&p)) {
                 let ends: BTreeSet<&str> =

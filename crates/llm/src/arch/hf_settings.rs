@@ -90,13 +90,18 @@ impl<'f> HfSettings<'f> {
     pub(crate) fn dims(&self) -> Result<Dims> {
         let (width, heads): (usize, usize) =
             (self.get("hidden_size")?, self.get("num_attention_heads")?);
+        let head_dim = self.find("head_dim")?;
+        if head_dim.is_none() && heads > 0 && !width.is_multiple_of(heads) {
+            let why = format!("hidden_size {width} is no multiple of {heads} heads");
+            return Err(crate::Error::invalid(self.dir.path(), why));
+        }
         let dims = Dims {
             layers: self.get("num_hidden_layers")?,
             width,
             feed_forward: self.get("intermediate_size")?,
             heads,
             kv_heads: self.find("num_key_value_heads")?.unwrap_or(heads),
-            head_dim: self.find("head_dim")?.unwrap_or(width / heads.max(1)),
+            head_dim: head_dim.unwrap_or(width / heads.max(1)),
             vocab: self.get("vocab_size")?,
             max_context: self.get("max_position_embeddings")?,
             norm_epsilon: self.find("rms_norm_eps")?.unwrap_or(1e-6),

@@ -7,7 +7,7 @@ use import::gguf::{self, Value};
 use tensor::{DType, Tensor};
 
 use super::Model;
-use super::save::{cast, floats, joined};
+use super::save::{cast, joined};
 use crate::adapter::row_of_halves;
 use crate::arch::{Dims, GgufForm, Part, Planned};
 use crate::{Error, Result, Tokenizer, template};
@@ -124,9 +124,7 @@ impl Model {
                 tensor = turned(&tensor, planned.dims().head_dim)?;
             }
             if tensor.shape().len() == 1 || part == Part::Positions {
-                let values = floats(&tensor)?;
-                tensor = Tensor::from_slice(tensor.shape(), &values)
-                    .map_err(|e| Error::bug(e.to_string()))?;
+                tensor = cast(&tensor, DType::F32, &name)?;
             } else if let Some(dtype) = matrices {
                 let whole = tensor.shape()[1].is_multiple_of(dtype.block_len().max(1));
                 if !whole {
@@ -134,7 +132,7 @@ impl Model {
                         format!("{name} of shape {:?}: rows cut blocks of {dtype}", tensor.shape());
                     return Err(Error::request(why));
                 }
-                tensor = cast(&tensor, dtype)?;
+                tensor = cast(&tensor, dtype, &name)?;
             }
             let suffix = name.rsplit('.').next().unwrap_or_default();
             let mut to = format!("{}.{suffix}", part.gguf_name());

@@ -75,12 +75,7 @@ impl Model {
                     let own = entry.dtype.filter(|d| d.is_float());
                     narrowed |= own.is_none();
                     let dtype = own.unwrap_or(DType::F16);
-                    let tensor = cast(&new, dtype)?;
-                    if !floats(&tensor)?.iter().all(|x| x.is_finite()) {
-                        let why = format!("{} has numbers that {dtype} does not hold", entry.name);
-                        return Err(Error::request(why));
-                    }
-                    tensor
+                    cast(&new, dtype, entry.name)?
                 }
             };
             tensors.push((entry.name, tensor));
@@ -162,12 +157,21 @@ pub(super) fn floats(tensor: &Tensor) -> Result<Cow<'_, [f32]>> {
     Ok(values.into_iter().map(|x| x as f32).collect())
 }
 
-/// `tensor` rounded to a type of floats or to `q8_0`, of which rows are whole blocks.
-pub(super) fn cast(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
+/// Weight `name` rounded to a type of floats or to `q8_0`, of which rows are whole blocks.
+///
+/// # Errors
+/// When a number of it is not finite, or is not in that type.
+pub(super) fn cast(tensor: &Tensor, dtype: DType, name: &str) -> Result<Tensor> {
     let values = floats(tensor)?;
+    let finite = |values: &[f32]| values.iter().all(|x| x.is_finite());
+    if !finite(&values) {
+        return Err(Error::request(format!("weight {name} has numbers that are not finite")));
+    }
     let shape = tensor.shape();
     let made = match dtype {
-        DType::F32 => return Ok(tensor.clone()),
+        DType::F32 => {
+            return Tensor::from_slice(shape, &values).map_err(|e| Error::bug(e.to_string()));
+        }
         DType::F16 => {
             let mut halves = vec![f16::ZERO; values.len()];
             halves.convert_from_f32_slice(&values);
@@ -187,5 +191,11 @@ pub(super) fn cast(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
         }
         other => return Err(Error::request(format!("weights cannot be written as {other}"))),
     };
-    made.map_err(|e| Error::bug(e.to_string()))
+    let made = made.map_err(|e| Error::bug(e.to_string()))?;
+    if !finite(&floats(&made)?) {
+        return Err(Error::request(format!(
+            "weight {name} has numbers that {dtype} does not hold"
+        )));
+    }
+    Ok(made)
 }

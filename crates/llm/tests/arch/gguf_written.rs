@@ -103,6 +103,41 @@ fn matrices_can_be_quantised() {
     assert!(error.contains("down_proj") && error.contains("cut blocks of q8_0"), "{error}");
 }
 
+/// What the type of the file does not hold is refused, not written as something else.
+#[test]
+fn numbers_that_a_type_does_not_hold_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("tokenizer.json"), small_tokenizer().to_string()).unwrap();
+    let config = json!({
+        "model_type": "llama", "hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1,
+        "intermediate_size": 96, "vocab_size": 90, "max_position_embeddings": 8,
+    });
+    fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+    initialise(dir.path(), 3, dir.path().join("model")).unwrap();
+    let file = dir.path().join("model/model.safetensors");
+    let whole = fs::read(&file).unwrap();
+    let to = dir.path().join("model.gguf");
+    let cases = [
+        (f32::NAN, DType::Q8_0, "not finite"),
+        (f32::INFINITY, DType::F16, "not finite"),
+        (1e6, DType::F16, "does not hold"),
+        (1e12, DType::Q8_0, "does not hold"),
+    ];
+    for (number, dtype, why) in cases {
+        let mut bytes = whole.clone();
+        // In the middle of what follows the header: a matrix of the layer.
+        let start = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let at = start + (bytes.len() - start) / 8 * 4;
+        bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
+        fs::write(&file, bytes).unwrap();
+        let model = Model::load(dir.path().join("model")).unwrap();
+        let tokenizer = model.tokenizer(None).unwrap();
+        let error = model.write_gguf(&tokenizer, Some(dtype), &to).unwrap_err().to_string();
+        assert!(error.contains(why) && error.contains("weight model.layers.0."), "{error}");
+        assert!(!to.exists());
+    }
+}
+
 /// What is done to a configuration and a tokenizer.
 type Change = dyn Fn(&mut Value, &mut Value);
 
