@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use exec::ExecError;
 use import::ImportError;
-use mil::ErrorKind;
 
 /// Result of training.
 pub type Result<T, E = TrainError> = std::result::Result<T, E>;
@@ -75,23 +74,6 @@ impl TrainError {
     /// An error of the system, as a function for `map_err`.
     pub(crate) fn io(file: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| TrainError::Io { file: file.to_owned(), doing, source }
-    }
-
-    /// Whose fault it is: `Limit` where the system refused.
-    pub fn kind(&self) -> ErrorKind {
-        match self {
-            TrainError::Io { .. } | TrainError::Exchange(_) => ErrorKind::Limit,
-            TrainError::File { .. } | TrainError::Invalid(_) | TrainError::NotFinite { .. } => {
-                ErrorKind::Invalid
-            }
-            TrainError::NotSaved { source, .. } => source.kind(),
-            TrainError::Import(e) => match e.kind {
-                import::ErrorKind::Invalid => ErrorKind::Invalid,
-                import::ErrorKind::Unsupported => ErrorKind::Unsupported,
-                import::ErrorKind::Limit | import::ErrorKind::Io => ErrorKind::Limit,
-            },
-            TrainError::Exec(e) => e.kind(),
-        }
     }
 }
 
