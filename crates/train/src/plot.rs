@@ -13,6 +13,8 @@ use crate::{Result, TrainError};
 
 /// Width and height of a drawing, in pixels.
 const SIZE: (u32, u32) = (1000, 1100);
+/// Beyond this size numbers are left out, as those are that are not finite: ranges of such overflow.
+const GREATEST: f64 = 1e30;
 /// The name under which the built-in font is drawn; what shows an SVG may have another one of this name.
 const FONT: &str = "sans-serif";
 
@@ -27,8 +29,8 @@ pub struct Run {
 
 type Curve = Vec<(f64, f64)>;
 
-/// Draws `runs` into `path`, whose extension, `svg` or `png`, says as what. Numbers that are not finite are
-/// left out.
+/// Draws `runs` into `path`, whose extension, `svg` or `png`, says as what. Numbers that are not finite, or
+/// beyond 1e30, are left out.
 ///
 /// # Errors
 /// When the extension is another, there is nothing to draw, or the file cannot be written; what was at `path` is
@@ -36,7 +38,9 @@ type Curve = Vec<(f64, f64)>;
 pub fn draw(path: &Path, runs: &[Run]) -> Result<()> {
     let failed = |why: String| TrainError::file(path, why);
     if !runs.iter().any(|run| run.records.iter().any(|r| matches!(r, Record::Step(_)))) {
-        return Err(failed("no step was measured, so there is nothing to draw".to_owned()));
+        let names = runs.iter().map(|run| &*run.name).collect::<Vec<_>>().join(", ");
+        let why = format!("{names}: no step was measured, so there is nothing to draw");
+        return Err(TrainError::Invalid(why));
     }
     // The font is part of the program, so that no system needs to have one.
     register_font(FONT, FontStyle::Normal, dejavu::sans::regular())
@@ -99,7 +103,7 @@ fn panel<B: DrawingBackend>(
     marked: impl Fn(&Record) -> Option<(f64, f64)>,
 ) -> Result<(), String> {
     let error = |e: DrawingAreaErrorKind<B::ErrorType>| e.to_string();
-    let finite = |p: &(f64, f64)| p.0.is_finite() && p.1.is_finite();
+    let finite = |p: &(f64, f64)| p.0.abs() <= GREATEST && p.1.abs() <= GREATEST;
     let lines: Vec<Curve> =
         runs.iter().map(|r| r.records.iter().filter_map(&thin).filter(finite).collect()).collect();
     let points: Vec<Curve> = runs

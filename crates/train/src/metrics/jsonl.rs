@@ -54,26 +54,41 @@ pub fn read<L: Line>(path: &Path) -> Result<Vec<L>> {
 pub struct JsonLines<L = Record> {
     path: PathBuf,
     file: File,
+    set_aside: Option<PathBuf>,
     lines: PhantomData<L>,
 }
 
 impl<L: Line> JsonLines<L> {
     /// Goes on with the file at `path` behind step `done`: what a broken run wrote of later steps is
-    /// removed. With 0, it begins anew.
+    /// removed. With 0, it begins anew. A file that is damaged, or that has steps while none are done, stays
+    /// beside it, as [`JsonLines::set_aside`].
     ///
     /// # Errors
     /// When the file cannot be read or written.
     pub fn open(path: &Path, done: u64) -> Result<Self> {
-        let mut lines = Vec::new();
-        if done > 0 && path.exists() {
-            for record in read::<L>(path)?.iter().filter(|l| l.step() <= done) {
-                line(record, path, &mut lines)?;
+        let (mut lines, mut lost) = (Vec::new(), false);
+        if path.exists() {
+            let bytes = fs::read(path).map_err(TrainError::io(path, "read"))?;
+            // What follows the last one was cut off.
+            for line in bytes.split_inclusive(|&b| b == b'\n').filter(|l| l.ends_with(b"\n")) {
+                match serde_json::from_slice::<L>(line) {
+                    Ok(found) if done == 0 => lost |= found.step() > 0,
+                    Ok(found) if found.step() <= done => lines.extend_from_slice(line),
+                    Ok(_) => {}
+                    Err(_) => lost = true,
+                }
             }
         }
+        let set_aside = lost.then(|| set_aside(path)).transpose()?;
         import::write_file(path, |out| out.write_all(&lines))?;
         let file = OpenOptions::new().append(true).open(path);
         let file = file.map_err(TrainError::io(path, "open"))?;
-        Ok(JsonLines { path: path.to_owned(), file, lines: PhantomData })
+        Ok(JsonLines { path: path.to_owned(), file, set_aside, lines: PhantomData })
+    }
+
+    /// What the file that was there is called now, if not all of it was taken over.
+    pub fn set_aside(&self) -> Option<&Path> {
+        self.set_aside.as_deref()
     }
 
     /// Writes a line.
@@ -85,6 +100,19 @@ impl<L: Line> JsonLines<L> {
         line(written, &self.path, &mut bytes)?;
         self.file.write_all(&bytes).map_err(TrainError::io(&self.path, "write"))
     }
+}
+
+/// Gives the file at `path` a name that is free: the same with a number behind it.
+fn set_aside(path: &Path) -> Result<PathBuf> {
+    let numbered = |n: u32| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{n}"));
+        PathBuf::from(name)
+    };
+    let free = (1..).map(numbered).find(|p| p.symlink_metadata().is_err());
+    let free = free.ok_or_else(|| TrainError::file(path, "has no other name left"))?;
+    fs::rename(path, &free).map_err(TrainError::io(path, "rename"))?;
+    Ok(free)
 }
 
 fn line(written: &impl Line, path: &Path, out: &mut Vec<u8>) -> Result<()> {

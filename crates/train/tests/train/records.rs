@@ -102,6 +102,23 @@ fn json_lines_go_on_behind_a_step() {
         let mode = |path| fs::metadata(path).unwrap().permissions().mode();
         assert_eq!(mode(&path), mode(&plain), "others can read it as any file");
     }
+    // What a line of is damaged stays beside what can be read of it.
+    assert_eq!(lines.set_aside(), None);
+    let text = fs::read_to_string(&path).unwrap();
+    let (first, rest) = text.split_once('\n').unwrap();
+    let damaged = format!("{first}\n{{\"step\": \n{rest}");
+    fs::write(&path, &damaged).unwrap();
+    let lines = <JsonLines>::open(&path, 3).unwrap();
+    assert_eq!(read::<Record>(&path).unwrap(), all[..3]);
+    let aside = dir.path().join("metrics.jsonl.1");
+    assert_eq!(lines.set_aside(), Some(aside.as_path()));
+    assert_eq!(fs::read_to_string(&aside).unwrap(), damaged);
+    // And so do steps where none are done.
+    let lines = <JsonLines>::open(&path, 0).unwrap();
+    let aside = dir.path().join("metrics.jsonl.2");
+    assert_eq!(lines.set_aside(), Some(aside.as_path()));
+    assert_eq!(read::<Record>(&aside).unwrap(), all[..3]);
+    assert_eq!(read::<Record>(&path).unwrap(), []);
     fs::write(&path, "{}\n").unwrap();
     assert!(read::<Record>(&path).unwrap_err().to_string().contains("line 1"));
     <JsonLines>::open(&path, 0).unwrap();
@@ -113,6 +130,10 @@ fn curves() {
     let dir = tempfile::tempdir().unwrap();
     let mut records: Vec<Record> = (1..50).map(|i| Record::Step(step(i))).collect();
     records.push(Record::Step(Step { loss: f64::NAN, ..step(50) }));
+    // Ranges of such would overflow.
+    records.push(Record::Step(Step { gradient_norm: 1.7e308, ..step(51) }));
+    records.push(Record::Step(Step { loss: -1e308, ..step(52) }));
+    records.push(Record::Step(Step { loss: 1e308, ..step(53) }));
     records.extend([10, 20, 49].map(|i| Record::Evaluation(evaluation(i))));
     let run = |name: &str| plot::Run { name: name.to_owned(), records: records.clone() };
     let svg = dir.path().join("curves.svg");
@@ -137,5 +158,9 @@ fn curves() {
     let error = plot::draw(&dir.path().join("curves.gif"), &[run("only")]).unwrap_err();
     assert!(error.to_string().ends_with("is neither .svg nor .png"));
     let empty = plot::Run { name: "empty".to_owned(), records: Vec::new() };
-    assert!(plot::draw(&svg, &[empty]).unwrap_err().to_string().contains("no step was measured"));
+    let error = plot::draw(&svg, &[empty]).unwrap_err().to_string();
+    assert!(error.starts_with("empty: no step was measured"), "{error}");
+    let large = [(1, 1e30), (2, -1e30), (3, 0.0)];
+    let large = large.map(|(i, loss)| Record::Step(Step { loss, ..step(i) })).to_vec();
+    plot::draw(&svg, &[plot::Run { name: "large".to_owned(), records: large }]).unwrap();
 }
