@@ -38,6 +38,9 @@ impl Config {
             return invalid("an evaluation takes at least one batch");
         }
         let improvement = self.early_stop.map_or(0.0, |s| s.min_improvement);
+        if self.early_stop.is_some_and(|s| s.patience == 0) {
+            return invalid("the patience of early stop is 0 evaluations, and 1 at least");
+        }
         if improvement < 0.0 || !improvement.is_finite() {
             return invalid(&format!("the least improvement is {improvement} nats"));
         }
@@ -50,10 +53,17 @@ impl Config {
 /// When evaluations say that a run is done.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct EarlyStop {
-    /// Evaluations in a row that may bring no improvement.
+    /// Evaluations in a row without an improvement that end the run; at least 1.
     pub patience: u32,
     /// What counts as one, in nats; at least 0.
     pub min_improvement: f64,
+}
+
+impl EarlyStop {
+    /// Whether a run that is so far is done.
+    pub fn is_due(self, progress: &Progress) -> bool {
+        progress.stale >= self.patience
+    }
 }
 
 /// How far a run is.
@@ -67,6 +77,9 @@ pub struct Progress {
     pub best: Option<(u64, f64)>,
     /// Evaluations since then.
     pub stale: u32,
+    /// Whether an evaluation after this step was due and broken off.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unevaluated: bool,
 }
 
 /// Where and how often a run is saved.

@@ -10,6 +10,7 @@
 //! A run is a function of its configuration, data and initial parameters, to the bit: nothing depends on
 //! time or the number of threads, and a checkpoint holds all that the rest of the run depends on.
 
+mod agreement;
 mod batch;
 pub mod checkpoint;
 mod config;
@@ -30,6 +31,7 @@ mod prepared;
 mod schedule;
 mod trainer;
 
+pub use agreement::fingerprint;
 pub use batch::{Batch, BatchSource};
 pub use checkpoint::Checkpoint;
 pub use config::{Checkpoints, Config, EarlyStop, End, Progress};

@@ -57,6 +57,12 @@ pub trait Observer {
         Ok(ControlFlow::Continue(()))
     }
 
+    /// Between the batches of an evaluation: whether to leave it and end the run, with a checkpoint that says that it
+    /// is still due.
+    fn is_ending(&mut self) -> bool {
+        false
+    }
+
     /// After each evaluation.
     ///
     /// # Errors
@@ -89,6 +95,10 @@ impl Observer for Vec<Box<dyn Observer + '_>> {
             }
         }
         Ok(flow)
+    }
+
+    fn is_ending(&mut self) -> bool {
+        self.iter_mut().any(|o| o.is_ending())
     }
 
     fn evaluated(&mut self, evaluation: &Evaluation) -> Result<()> {

@@ -1,5 +1,6 @@
 //! The loop: batches in, parameters moved, losses out.
 
+mod evaluating;
 mod saving;
 
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use crate::optimizer::Optimizer;
 use crate::parameters::{Master, drop_first_values, masters};
 use crate::prepared::Prepared;
 use crate::{
-    Batch, BatchSource, Checkpoints, Config, End, Evaluation, Exchange, LossScale, Observer,
-    Progress, Result, Step, TrainError, metrics, nonfinite,
+    Batch, BatchSource, Checkpoints, Config, End, Exchange, LossScale, Observer, Progress, Result,
+    Step, TrainError, metrics, nonfinite,
 };
 
 /// Parameters, optimiser and the prepared program of one run.
@@ -138,7 +139,7 @@ impl Trainer {
     /// When the data ends, a run fails, or something is not finite; the parameters are then as before.
     pub fn step(&mut self, data: &mut dyn BatchSource) -> Result<Step> {
         let start = Instant::now();
-        let mut batches = Vec::with_capacity(self.config.accumulation);
+        let mut batches = Vec::new();
         for _ in 0..self.config.accumulation {
             let batch = data.next_batch()?.filter(|b| b.targets > 0);
             let none = || TrainError::Invalid("the data to train on has no more targets".into());
@@ -234,6 +235,11 @@ impl Trainer {
         self.exchange.as_ref().map_or(Ok(()), |exchange| exchange.sum(numbers))
     }
 
+    fn is_finite(&self, value: &Tensor) -> bool {
+        let values = value.as_slice::<f32>().unwrap_or_default();
+        kernels::sum_of_squares(&self.pool, values).is_finite()
+    }
+
     fn lower_scale(&mut self) -> bool {
         match (&mut self.loss_scale, &self.config.loss_scaling) {
             (Some(scale), Some(scaling)) => scale.overflowed(scaling),
@@ -244,8 +250,14 @@ impl Trainer {
     /// Names the operation too where the interpreter finds it. All processes come here at once; who does not know it
     /// while another does waits to be ended by that one's error.
     fn not_finite(&self, step: u64, mut what: String, batches: &[Batch]) -> TrainError {
+        // No operation makes them so, and steps on the interpreter would look for one.
+        let broken = self.masters.iter().find(|m| !self.is_finite(&m.value));
+        if let Some(Master { name, .. }) = broken {
+            what += &format!(", as {name} itself is not finite");
+        }
         let mut skipped = false;
-        let operation = batches.iter().find_map(|batch| {
+        let sought = if broken.is_some() { &[] } else { batches };
+        let operation = sought.iter().find_map(|batch| {
             let mut inputs = self.prepared.inputs.clone();
             inputs.extend(batch.inputs.clone());
             if let Some(scale) = self.loss_scale {
@@ -274,50 +286,6 @@ impl Trainer {
         exchange.sum(&mut [0.0]).err().unwrap_or(error)
     }
 
-    /// The mean loss over one pass of `data`, or its first batches if the configuration bounds them;
-    /// `data` stands then where it stood.
-    ///
-    /// # Errors
-    /// When there are no targets or no end, a run fails, or the loss is not finite.
-    pub fn evaluate(&mut self, data: &mut dyn BatchSource) -> Result<Evaluation> {
-        let start = Instant::now();
-        if self.config.evaluate_batches.is_none() && data.is_endless() {
-            let why = "the held-out data has no end, and the configuration no bound of its batches";
-            return Err(TrainError::Invalid(why.to_owned()));
-        }
-        let position = data.position();
-        let [mut total, mut targets] = [0.0; 2];
-        let mut culprit = Vec::new();
-        for _ in 0..self.config.evaluate_batches.unwrap_or(usize::MAX) {
-            let Some(batch) = data.next_batch()? else { break };
-            if batch.targets == 0 {
-                continue; // A mean over none is not a number.
-            }
-            let loss = self.prepared.loss(&batch)?;
-            total += loss * batch.targets as f64;
-            targets += batch.targets as f64;
-            if !loss.is_finite() {
-                culprit.push(batch);
-                break;
-            }
-        }
-        data.seek(&position)?;
-        let mut sums = [total, targets];
-        self.sum(&mut sums)?;
-        let [total, targets] = sums;
-        if targets == 0.0 {
-            return Err(TrainError::Invalid("the held-out data has no targets".to_owned()));
-        }
-        let loss = total / targets;
-        if !loss.is_finite() {
-            let what = format!("the held-out loss is {loss}");
-            return Err(self.not_finite(self.progress.step, what, &culprit));
-        }
-        let seconds = start.elapsed().as_secs_f64();
-        let targets = targets as u64;
-        Ok(Evaluation { step: self.progress.step, loss, targets, seconds })
-    }
-
     /// Steps until the schedule ends, with evaluations before the first, on the way and after the last, and with
     /// checkpoints; under early stop also one of each evaluation that was the best so far.
     ///
@@ -336,15 +304,20 @@ impl Trainer {
         // A run without a step leaves nothing to save.
         let mut saved = Some(self.progress.step);
         let mut end = End::Finished;
+        let first = self.progress.step == 0 && self.config.evaluate_every.is_some();
         if let Some(held_out) = &mut held_out
-            && self.progress.step == 0
-            && self.config.evaluate_every.is_some()
+            && (first || self.progress.unevaluated)
         {
-            self.progress.best = None;
-            let evaluation = self.evaluate(*held_out)?;
-            self.judge(&evaluation, observer)?;
-            if let Some(c) = checkpoints.filter(|_| self.is_best()) {
-                observer.saved(0, &self.save(c, data)?)?;
+            if first {
+                self.progress.best = None;
+            }
+            let Some(give_up) = self.judge(*held_out, observer)? else { return Ok(End::Stopped) };
+            // The checkpoint there is says that the evaluation is due.
+            if let Some(c) = checkpoints.filter(|_| !first || self.is_best()) {
+                observer.saved(self.progress.step, &self.save(c, data)?)?;
+            }
+            if give_up {
+                return Ok(End::NoImprovement);
             }
         }
         while self.progress.step < self.config.schedule.total {
@@ -356,9 +329,10 @@ impl Trainer {
             if let Some(held_out) = &mut held_out
                 && (due(self.config.evaluate_every) || report.step == self.config.schedule.total)
             {
-                let evaluation = self.evaluate(*held_out)?;
-                give_up = self.judge(&evaluation, observer)?;
-                best = self.is_best();
+                match self.judge(*held_out, observer)? {
+                    Some(judged) => (give_up, best) = (judged, self.is_best()),
+                    None => stops[0] = 1.0,
+                }
             }
             if let Some(c) = checkpoints.filter(|c| best || due(c.every)) {
                 observer.saved(report.step, &self.save(c, data)?)?;
@@ -392,26 +366,5 @@ impl Trainer {
         }
         let why = "the processes do not begin alike: their files differ, or their versions of this program";
         Err(TrainError::Invalid(why.to_owned()))
-    }
-
-    /// Takes note of an evaluation; whether it is time to give up.
-    fn judge(&mut self, evaluation: &Evaluation, observer: &mut dyn Observer) -> Result<bool> {
-        observer.evaluated(evaluation)?;
-        let stop = self.config.early_stop;
-        let least = stop.map_or(0.0, |s| s.min_improvement);
-        let progress = &mut self.progress;
-        if progress.best.is_none_or(|(_, best)| evaluation.loss < best - least) {
-            progress.best = Some((evaluation.step, evaluation.loss));
-            progress.stale = 0;
-        } else {
-            progress.stale += 1;
-        }
-        Ok(stop.is_some_and(|s| progress.stale > s.patience))
-    }
-
-    /// Whether the evaluation of this step is one to go back to.
-    fn is_best(&self) -> bool {
-        let best = self.progress.best.is_some_and(|(step, _)| step == self.progress.step);
-        best && self.config.early_stop.is_some()
     }
 }

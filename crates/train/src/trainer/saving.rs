@@ -6,8 +6,13 @@ use std::path::PathBuf;
 use tensor::Tensor;
 
 use super::Trainer;
+use crate::agreement::difference;
 use crate::checkpoint::{self, Checkpoint, Contents};
 use crate::{BatchSource, Checkpoints, Result, TrainError};
+
+/// Fields of the configuration that change no step which was taken.
+const MAY_CHANGE: [&str; 4] =
+    ["schedule.total", "evaluate_every", "evaluate_batches", "early_stop"];
 
 impl Trainer {
     /// Writes a checkpoint of the run, whose data is at `data`'s position, and returns its path.
@@ -18,8 +23,7 @@ impl Trainer {
         let step = self.progress.step;
         let values = self.masters.iter().map(|m| (&*m.name, &m.value));
         for (name, value) in values.clone() {
-            let values = value.as_slice::<f32>().unwrap_or_default();
-            if !kernels::sum_of_squares(&self.pool, values).is_finite() {
+            if !self.is_finite(value) {
                 let what = format!("{name} is not finite; it is not saved");
                 return Err(TrainError::NotFinite { step, what, operation: None });
             }
@@ -48,14 +52,17 @@ impl Trainer {
     /// Goes on from `checkpoint`, and sets `data` to where it was.
     ///
     /// # Errors
-    /// When its parameters or its optimiser are not this run's; the run is then unspecified.
+    /// When its parameters are not this run's or it was written under another configuration, the number of steps,
+    /// evaluations and early stop apart; the run is then unspecified.
     pub fn restore(&mut self, checkpoint: &Checkpoint, data: &mut dyn BatchSource) -> Result<()> {
         let file = |why: String| TrainError::file(&checkpoint.path, why);
         let saved = &checkpoint.saved;
-        let kinds = self.config.optimizer.moments();
-        if saved.config.optimizer.moments() != kinds {
-            return Err(file("is of another optimiser".to_owned()));
+        let json = |config| serde_json::to_value(config).map_err(|e| file(e.to_string()));
+        let (then, now) = (json(&saved.config)?, json(&self.config)?);
+        if let Some(what) = difference(&then, &now, &MAY_CHANGE) {
+            return Err(file(what));
         }
+        let kinds = self.config.optimizer.moments();
         let mut expected = self.masters.len();
         let find = |from: &BTreeMap<String, Tensor>, name: &str, like: &Tensor| {
             let found = from.get(name);

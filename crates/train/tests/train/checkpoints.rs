@@ -231,5 +231,21 @@ fn damage_is_noticed() {
     assert!(error.contains("there is nothing, the run has"), "{error}");
     let mut other = self::trainer(config(SGD, 0.0, 0.1, 5), 1);
     let error = other.restore(&whole, &mut data).unwrap_err().to_string();
-    assert!(error.ends_with("is of another optimiser"), "{error}");
+    assert!(error.contains("is 1.0 in the checkpoint, null in the run"), "{error}");
+
+    // What changes no step that was taken may be another.
+    let longer = Schedule { total: 99, ..full(1).schedule };
+    let more = Config { schedule: longer, evaluate_every: Some(3), ..full(1) };
+    self::trainer(more, 1).restore(&whole, &mut data).unwrap();
+    let Schedule { peak, .. } = full(1).schedule;
+    let faster = Schedule { peak: 2.0 * peak, ..full(1).schedule };
+    let mut other = self::trainer(Config { schedule: faster, ..full(1) }, 1);
+    let error = other.restore(&whole, &mut data).unwrap_err().to_string();
+    assert!(
+        error.ends_with("schedule.peak is 0.003 in the checkpoint, 0.006 in the run"),
+        "{error}"
+    );
+    whole.check_settings(&json!({"own": [1, 2], "of another version": 1})).unwrap();
+    let error = whole.check_settings(&json!({"own": [1, 3]})).unwrap_err().to_string();
+    assert!(error.ends_with("own is [1,2] in the checkpoint, [1,3] in the run"), "{error}");
 }

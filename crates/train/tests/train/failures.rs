@@ -118,6 +118,18 @@ fn infinite_weights_are_not_saved() {
     assert!(checkpoint::latest(dir.path()).unwrap().is_none());
 }
 
+/// Where they are so already, that is said, and no operation is sought.
+#[test]
+fn infinite_weights_are_named() {
+    let mut data = Cycle::new(vec![slope(&[1e10; 1000])]);
+    let config = config(SGD, 0.0, 1e30, 10);
+    let mut trainer = Trainer::new(&interpreter(), linear(DType::F32, false), config, 1).unwrap();
+    trainer.step(&mut data).unwrap();
+    let error = trainer.step(&mut data).unwrap_err().to_string();
+    assert!(error.starts_with("step 2: the loss is "), "{error}");
+    assert!(error.ends_with(", as weight itself is not finite"), "{error}");
+}
+
 /// The scale falls until gradients in half precision are finite, and rises again; it changes nothing else.
 #[test]
 fn loss_scaling() {
@@ -212,7 +224,7 @@ fn evaluation_and_early_stop() {
     assert_eq!(end, End::NoImprovement);
     let losses: Vec<f64> = watcher.evaluations.iter().map(|e| e.loss).collect();
     assert_eq!((watcher.evaluations[0].step, losses[0]), (0, first.loss));
-    let (best, last) = losses.split_at(losses.len() - 2);
+    let (best, last) = losses.split_at(losses.len() - 1);
     let least = best.iter().copied().fold(f64::INFINITY, f64::min);
     assert!(last.iter().all(|&l| l >= least) && best.last() == Some(&least), "{losses:?}");
     let (step, loss) = trainer.progress().best.unwrap();
@@ -220,7 +232,7 @@ fn evaluation_and_early_stop() {
     // The last one is kept, and that of the best evaluation, from which its loss comes again.
     let last = trainer.progress().step;
     let kept: Vec<u64> = checkpoint::list(&at).unwrap().into_iter().map(|(step, _)| step).collect();
-    assert_eq!((kept, last), (vec![step, step + 4], step + 4));
+    assert_eq!((kept, last), (vec![step, step + 2], step + 2));
     let best = checkpoint::of_step(&at, step).unwrap().unwrap();
     trainer.restore(&best, &mut data).unwrap();
     assert_eq!(trainer.evaluate(&mut held_out).unwrap().loss, least);
@@ -246,6 +258,74 @@ fn an_observer_ends_the_run() {
     assert_eq!((end, watcher.steps), (End::Stopped, 3));
     let last = checkpoint::latest(&checkpoints.dir).unwrap().unwrap();
     assert_eq!(last.saved.position, data.position());
+}
+
+/// Leaves the evaluation after step `at` before its second batch.
+struct Leaver {
+    at: u64,
+    now: u64,
+    asked: u32,
+    evaluated: Vec<u64>,
+}
+
+impl Observer for Leaver {
+    fn step(&mut self, step: &Step) -> Result<ControlFlow<()>> {
+        self.now = step.step;
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn is_ending(&mut self) -> bool {
+        self.asked += u32::from(self.now == self.at);
+        self.asked > 1
+    }
+
+    fn evaluated(&mut self, evaluation: &Evaluation) -> Result<()> {
+        self.evaluated.push(evaluation.step);
+        Ok(())
+    }
+}
+
+/// An evaluation that was left is made up for when the run goes on, which then is as one that was not broken off.
+#[test]
+fn an_evaluation_that_was_left_is_made_up_for() {
+    let run = |at: Option<u64>| {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoints = Checkpoints {
+            dir: dir.path().join("checkpoints"),
+            every: None,
+            keep: 1,
+            settings: serde_json::Value::Null,
+        };
+        let all = Some(&checkpoints);
+        let config = Config { evaluate_every: Some(2), ..config(SGD, 0.0, 1e-3, 4) };
+        let config = Config { evaluate_batches: Some(3), ..config };
+        let new =
+            || Trainer::new(&interpreter(), linear(DType::F32, false), config.clone(), 1).unwrap();
+        let source = || Cycle::new(vec![slope(&[0.5; 1000]), slope(&[0.25; 1000])]);
+        let (mut trainer, mut data, mut held_out) = (new(), source(), source());
+        let at = at.unwrap_or(u64::MAX);
+        let mut leaver = Leaver { at, now: 0, asked: 0, evaluated: Vec::new() };
+        let mut end = trainer.run(&mut data, Some(&mut held_out), all, &mut leaver).unwrap();
+        if at != u64::MAX {
+            assert_eq!((end, trainer.progress().step), (End::Stopped, at));
+            (trainer, data, held_out) = (new(), source(), source());
+            if let Some(last) = checkpoint::latest(&checkpoints.dir).unwrap() {
+                assert!(last.saved.progress.unevaluated);
+                trainer.restore(&last, &mut data).unwrap();
+            }
+            leaver.at = u64::MAX;
+            leaver.asked = 0;
+            end = trainer.run(&mut data, Some(&mut held_out), all, &mut leaver).unwrap();
+        }
+        assert_eq!(end, End::Finished);
+        let last = checkpoint::latest(&checkpoints.dir).unwrap().unwrap();
+        (leaver.evaluated, last.saved, weights(&trainer))
+    };
+    let whole = run(None);
+    assert_eq!(whole.0, [0, 2, 4]);
+    for at in [0, 2, 4] {
+        assert_eq!(run(Some(at)), whole, "left at {at}");
+    }
 }
 
 /// What cannot be trained is said before anything runs.
@@ -295,6 +375,9 @@ fn configurations_that_do_not_fit() {
         let error = new(Config { early_stop, ..good.clone() }, false);
         assert!(error.starts_with("the least improvement is"), "{error}");
     }
+    let early_stop = Some(EarlyStop { patience: 0, min_improvement: 0.0 });
+    let error = new(Config { early_stop, ..good.clone() }, false);
+    assert!(error.contains("the patience of early stop is 0"), "{error}");
     let none = Config { evaluate_batches: Some(0), ..good.clone() };
     assert!(new(none, false).contains("an evaluation takes at least one batch"));
     let mut trainer = Trainer::new(&interpreter(), linear(DType::F32, false), good, 1).unwrap();
