@@ -47,14 +47,15 @@ pub(crate) fn dry_run(dir: &Path, as_json: bool) -> Result<()> {
     let batches_each = (batches.tokens[1] as u64).div_ceil(batch);
     let batches_each = whole.evaluate_batches.map_or(batches_each, |n| batches_each.min(n as u64));
     let total_s = step_s * steps as f64
-        + evaluation_s.map_or(0.0, |s| s * (evaluations * batches_each) as f64);
+        + evaluation_s.map_or(0.0, |s| s * evaluations as f64 * batches_each as f64);
     let sizes = trainer.parameters().map(|(_, t)| t.shape().iter().product::<usize>() as u64);
     let trained: u64 = sizes.sum();
     let masters = 4 * trained;
     let moments = masters * whole.optimizer.moments().len() as u64;
     let peak = peak_memory();
     let rest = peak.map(|p| p.saturating_sub(2 * masters + moments));
-    let tokens = batch * whole.accumulation as u64;
+    let tokens = batch.saturating_mul(whole.accumulation as u64);
+    let all = tokens.saturating_mul(steps);
     if as_json {
         return output::json(&json!({
             "parameters": model.config().parameters,
@@ -65,7 +66,7 @@ pub(crate) fn dry_run(dir: &Path, as_json: bool) -> Result<()> {
                 "moments": moments,
                 "measured_peak": peak,
             },
-            "tokens": { "data": batches.tokens[0], "step": tokens, "run": tokens * steps },
+            "tokens": { "data": batches.tokens[0], "step": tokens, "run": all },
             "steps": steps,
             "measured": { "steps": STEPS, "step_s": step_s, "evaluation_batch_s": evaluation_s },
             "predicted_s": total_s,
@@ -89,10 +90,10 @@ pub(crate) fn dry_run(dir: &Path, as_json: bool) -> Result<()> {
         format!(
             "tokens      {} in the data; {} in {} steps of {}, {:.1} times the data",
             thousands(batches.tokens[0] as u64),
-            thousands(tokens * steps),
+            thousands(all),
             thousands(steps),
             thousands(tokens),
-            (tokens * steps) as f64 / batches.tokens[0] as f64
+            all as f64 / batches.tokens[0] as f64
         ),
         format!(
             "time        {:.3} s a step, {:.0} tokens/s, measured over {STEPS} steps on this machine; the run would \
