@@ -1,6 +1,7 @@
-//! The folder of what this process alone writes and nobody keeps: the programs of an emulated engine.
+//! What nobody keeps: the folder of what this process alone writes, such as the programs of an emulated engine, and a
+//! directory that is being made elsewhere.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{fs, io};
 
@@ -8,6 +9,7 @@ use anyhow::{Context, Result};
 use tempfile::TempDir;
 
 static FOLDER: Mutex<Option<TempDir>> = Mutex::new(None);
+static UNFINISHED: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 /// Times that removing is tried: another thread may still write there.
 const ATTEMPTS: usize = 100;
@@ -27,15 +29,38 @@ pub(crate) fn folder() -> Result<PathBuf> {
     Ok(folder.insert(made).path().to_owned())
 }
 
-/// Removes the folder with all that is in it, if it was made.
+/// A directory that has no name yet that anybody knows; as long as this lives, it is removed with the folder.
+pub(crate) struct Unfinished;
+
+impl Unfinished {
+    pub(crate) fn new(dir: &Path) -> Self {
+        *unfinished() = Some(dir.to_owned());
+        Unfinished
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        *unfinished() = None;
+    }
+}
+
+/// Removes the folder with all that is in it, if it was made, and what is unfinished.
 pub(crate) fn remove() {
-    let Some(folder) = lock().take() else { return };
-    let gone = || match fs::remove_dir_all(folder.path()) {
-        Err(e) => e.kind() == io::ErrorKind::NotFound,
-        Ok(()) => false,
-    };
-    // Nobody is left to tell of an error.
-    let _ = (0..ATTEMPTS).any(|_| gone());
+    let unfinished = unfinished().take();
+    let folder = lock().take();
+    for dir in [unfinished.as_deref(), folder.as_ref().map(TempDir::path)].into_iter().flatten() {
+        let gone = || match fs::remove_dir_all(dir) {
+            Err(e) => e.kind() == io::ErrorKind::NotFound,
+            Ok(()) => false,
+        };
+        // Nobody is left to tell of an error.
+        let _ = (0..ATTEMPTS).any(|_| gone());
+    }
+}
+
+fn unfinished() -> MutexGuard<'static, Option<PathBuf>> {
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn lock() -> MutexGuard<'static, Option<TempDir>> {

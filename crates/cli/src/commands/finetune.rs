@@ -69,7 +69,14 @@ impl FromStr for Lora {
         let mut lora = Lora::default();
         let mut alpha = None;
         let mut targets: Option<Vec<String>> = None;
+        let mut said = Vec::new();
         for part in text.split(',') {
+            if let Some((key, _)) = part.split_once('=') {
+                if said.contains(&key) {
+                    return Err(format!("{key}= is there twice"));
+                }
+                said.push(key);
+            }
             match (part.split_once('='), &mut targets) {
                 (Some(("r", n)), _) => lora.r = n.parse().map_err(|e| format!("r={n}: {e}"))?,
                 (Some(("alpha", a)), _) => {
@@ -85,6 +92,10 @@ impl FromStr for Lora {
             return Err("r is 0".to_owned());
         }
         lora.alpha = alpha.unwrap_or(2.0 * lora.r as f64);
+        let (alpha, r) = (lora.alpha, lora.r);
+        if !((alpha / r as f64) as f32).is_finite() {
+            return Err(format!("alpha / r is {alpha:e} / {r}, which fp32 does not hold"));
+        }
         lora.targets = targets.unwrap_or(lora.targets);
         Ok(lora)
     }
@@ -92,7 +103,9 @@ impl FromStr for Lora {
 
 impl Finetune {
     pub(super) fn run(&self) -> Result<ExitCode> {
-        let Some(name) = &self.model else { return self.run.resume(&self.data, &self.recipe) };
+        let Some(name) = &self.model else {
+            return self.run.resume(false, &self.data, &self.recipe);
+        };
         self.run.begin(|| {
             let file = open_model(name)?;
             Ok(move |dir: &Path| self.prepare(name, file, dir))
@@ -115,7 +128,9 @@ impl Finetune {
         let model = Model::from_file(file, LoadOptions::default())?;
         let (max_context, vocab) = (model.config().max_context, model.config().vocab);
         let rate = if self.method.full { 2e-5 } else { 2e-4 };
-        let recipe = self.recipe.resolve(Defaults { rate, decay: 0.0, max_context })?;
+        let eval_data = !self.data.eval_data.is_empty();
+        let defaults = Defaults { rate, decay: 0.0, max_context, eval_data };
+        let recipe = self.recipe.resolve(defaults)?;
         let task = match self.method.full {
             true => {
                 let llama2c = matches!(model.file(), ModelFile::Llama2c(_));

@@ -8,10 +8,11 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::training::RunArgs;
-use crate::training::architecture::Architecture;
+use crate::training::architecture::{Architecture, CONFIG};
 use crate::training::corpus::{self, DataArgs, TokenizerArgs, Words};
 use crate::training::recipe::{Defaults, Recipe};
-use crate::training::settings::{Settings, Task};
+use crate::training::run::renamed;
+use crate::training::settings::{MODEL, Settings, Task};
 use crate::{output, scratch};
 
 /// Train a new model
@@ -42,21 +43,23 @@ pub(crate) struct Train {
 
 impl Train {
     pub(super) fn run(&self) -> Result<ExitCode> {
-        let Some(arch) = &self.arch else { return self.run.resume(&self.data, &self.recipe) };
+        let Some(arch) = &self.arch else { return self.run.resume(true, &self.data, &self.recipe) };
         self.run.begin(|| {
             let architecture = Architecture::find(arch)?;
-            Ok(move |dir: &Path| self.prepare(architecture, dir))
+            Ok(move |dir: &Path| self.prepare(arch, architecture, dir))
         })
     }
 
-    /// Writes the model as it begins and tokenized data into the directory `dir` of a new run.
-    fn prepare(&self, mut architecture: Architecture, dir: &Path) -> Result<Settings> {
-        let defaults =
-            Defaults { rate: 3e-4, decay: 0.1, max_context: architecture.max_context()? };
-        let recipe = self.recipe.or(&architecture.recipe)?.resolve(defaults)?;
-        let task = Task::Full { model: "model".into() };
-        let mut settings = Settings::new(task, recipe, self.run.compute(), &self.data);
+    /// Writes the model as it begins, of the architecture that the user calls `arch`, and tokenized data into the
+    /// directory `dir` of a new run.
+    fn prepare(&self, arch: &str, mut architecture: Architecture, dir: &Path) -> Result<Settings> {
         let DataArgs { data, eval_data, separator } = &self.data;
+        let (max_context, evaluated) = (architecture.max_context()?, !eval_data.is_empty());
+        let defaults = Defaults { rate: 3e-4, decay: 0.1, max_context, eval_data: evaluated };
+        let recipe = self.recipe.or(&architecture.recipe)?.resolve(defaults)?;
+        let task = Task::Full { model: MODEL.into() };
+        let mut settings = Settings::new(task, recipe, self.run.compute(), &self.data);
+        corpus::are_tokens(&[&data[..], eval_data].concat())?;
         let plan = scratch::folder()?.join("plan");
         fs::create_dir(&plan).with_context(|| format!("{}", plan.display()))?;
         let choice = self.tokenizer.or_of(&architecture.tokenizer, data)?;
@@ -83,7 +86,8 @@ impl Train {
             }
         }
         architecture.write(&plan)?;
-        llm::initialise(&plan, settings.recipe.seed, dir.join("model"))?;
+        let made = llm::initialise(&plan, settings.recipe.seed, dir.join(MODEL));
+        made.map_err(|error| renamed(error.into(), &plan.join(CONFIG), Path::new(arch)))?;
         Ok(settings)
     }
 }

@@ -17,9 +17,15 @@ const PRESETS: &[(&str, &str)] = &[
     ("gpt2-124m", include_str!("../../presets/gpt2-124m.toml")),
 ];
 
+/// The file of an architecture's keys.
+pub(crate) const CONFIG: &str = "config.json";
+
 /// Tables of a TOML file that are not the model's.
 const RECIPE: &str = "train";
 const TOKENIZER: &str = "tokenizer";
+/// Tables that are the model's.
+const TABLES: [&str; 5] =
+    ["rope_scaling", "rope_parameters", "task_specific_params", "id2label", "label2id"];
 
 /// An architecture, and what its file says of training.
 pub(crate) struct Architecture {
@@ -39,13 +45,16 @@ impl Architecture {
     /// When it is neither, or not understood.
     pub(crate) fn find(name: &str) -> Result<Self> {
         if let Some((_, text)) = PRESETS.iter().find(|(known, _)| *known == name) {
-            return Self::from_toml(text).with_context(|| format!("preset {name}"));
+            return Self::from_toml(text, Path::new("")).with_context(|| format!("preset {name}"));
         }
         let path = Path::new(name);
         let names = PRESETS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
         let read = || fs::read_to_string(path).with_context(|| format!("{name}: cannot read"));
         match path.extension().and_then(|e| e.to_str()) {
-            Some("toml") => Self::from_toml(&read()?).context(name.to_owned()),
+            Some("toml") => {
+                let folder = path.parent().unwrap_or(Path::new(""));
+                Self::from_toml(&read()?, folder).context(name.to_owned())
+            }
             Some("json") => {
                 let config: Value = serde_json::from_str(&read()?).context(name.to_owned())?;
                 let Value::Object(config) = config else { bail!("{name}: is no object") };
@@ -56,11 +65,24 @@ impl Architecture {
         }
     }
 
-    fn from_toml(text: &str) -> Result<Self> {
+    /// What `text` says, in which paths are relative to `folder`.
+    fn from_toml(text: &str, folder: &Path) -> Result<Self> {
         let table: toml::Table = toml::from_str(text)?;
+        table.iter().try_for_each(|(key, value)| check_finite(key, value))?;
         let Value::Object(mut config) = serde_json::to_value(table)? else { bail!("is no table") };
         let recipe = config.remove(RECIPE).map(serde_json::from_value).transpose();
-        let tokenizer = config.remove(TOKENIZER).map(serde_json::from_value).transpose();
+        let mut tokenizer = config.remove(TOKENIZER);
+        if let Some(Value::String(path)) = tokenizer.as_mut().and_then(|t| t.get_mut(TOKENIZER)) {
+            *path = folder.join(&*path).to_string_lossy().into_owned();
+        }
+        let tokenizer = tokenizer.map(serde_json::from_value).transpose();
+        for (name, _) in config.iter().filter(|(_, value)| value.is_object()) {
+            ensure!(
+                TABLES.contains(&&**name),
+                "[{name}] is none of the tables {RECIPE}, {TOKENIZER}, {}",
+                TABLES.join(", ")
+            );
+        }
         Ok(Architecture {
             config,
             recipe: recipe.context(RECIPE)?.unwrap_or_default(),
@@ -104,8 +126,21 @@ impl Architecture {
     /// When it cannot be written.
     pub(crate) fn write(&self, dir: &Path) -> Result<()> {
         ensure!(self.config.contains_key("model_type"), "the architecture has no model_type");
-        let path = dir.join("config.json");
+        let path = dir.join(CONFIG);
         let text = serde_json::to_string_pretty(&self.config)?;
         fs::write(&path, text).with_context(|| format!("{}: cannot write", path.display()))
     }
+}
+
+/// JSON has no number that is not finite, so that it would be as if it were not said.
+fn check_finite(key: &str, value: &toml::Value) -> Result<()> {
+    match value {
+        toml::Value::Float(number) => ensure!(number.is_finite(), "{key} is {number}"),
+        toml::Value::Array(all) => all.iter().try_for_each(|value| check_finite(key, value))?,
+        toml::Value::Table(all) => all
+            .iter()
+            .try_for_each(|(inner, value)| check_finite(&format!("{key}.{inner}"), value))?,
+        _ => {}
+    }
+    Ok(())
 }

@@ -16,6 +16,8 @@ const CHANGEABLE: [&str; 7] =
 
 /// Options beside those that say where a run is.
 pub(crate) struct Given<'a> {
+    /// Whether the command is the one that makes its model.
+    pub(crate) makes_model: bool,
     /// Its data.
     pub(crate) data: &'a DataArgs,
     /// How it is trained.
@@ -30,6 +32,11 @@ impl Given<'_> {
     /// # Errors
     /// When an option is what the run was begun without, or has another value of, and would change its steps.
     pub(super) fn change(&self, settings: &mut Settings) -> Result<Vec<String>> {
+        let began = settings.task.is_new();
+        if began != self.makes_model {
+            let command = if began { "train" } else { "finetune" };
+            bail!("the run was begun by `rigel {command}`, which goes on with it");
+        }
         let given =
             options(&[value(&self.data.absolute())?, value(self.recipe)?, value(self.compute)?]);
         let recipe = Recipe::from(&settings.recipe);
@@ -54,6 +61,7 @@ impl Given<'_> {
             bail!("{}; what a run was begun with stays so", wrong.join("; "));
         }
         self.recipe.change(&mut settings.recipe)?;
+        settings.recipe.check_patience(!settings.eval_data.is_empty())?;
         settings.compute.change(self.compute);
         Ok(changes)
     }

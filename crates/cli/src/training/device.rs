@@ -61,6 +61,11 @@ impl ComputeArgs {
         ComputeArgs { device: self.device.or(Some(Kind::Cpu)), ..self.clone() }
     }
 
+    /// What may not change in a run.
+    pub(super) fn lasting(&self) -> Self {
+        ComputeArgs { threads: None, ..self.explicit() }
+    }
+
     /// Takes over what may change in a run.
     pub(super) fn change(&mut self, given: &ComputeArgs) {
         self.threads = given.threads.or(self.threads);

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use train::metrics::{JsonLines, Line};
 use train::{Observer, Step};
 
+use super::run::lines;
 use crate::devices::EngineStats;
 
 /// One line: a step, what it takes, evaluations since the step before included. Times are those of the engine's
@@ -54,7 +55,7 @@ impl EngineLog {
         stats: EngineStats,
         exhausted: Arc<AtomicBool>,
     ) -> train::Result<Self> {
-        let (lines, before) = (JsonLines::open(path, done)?, stats().0);
+        let (lines, before) = (lines(path, done)?, stats().0);
         Ok(EngineLog { lines, before, stats, most: 0, exhausted })
     }
 }

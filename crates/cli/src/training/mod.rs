@@ -4,6 +4,7 @@
 //! - `run.json`: its [settings](settings::Settings), all that `--resume` needs;
 //! - `model/`: the model at the start, where one was made;
 //! - `data/`: token files, where data was tokenized for it;
+//! - `lock`: what the one process has locked that goes on with it;
 //! - `checkpoints/`, `metrics.jsonl` and TensorBoard's event files, which [`train`] writes;
 //! - `engine.jsonl`: what each step took of an engine;
 //! - `final/`, `final.gguf` or `adapter/`: the result.
@@ -19,9 +20,10 @@ pub(crate) mod corpus;
 mod device;
 mod dry_run;
 mod engine_log;
+mod lock;
 mod processes;
 pub(crate) mod recipe;
-mod run;
+pub(crate) mod run;
 pub(crate) mod settings;
 mod task;
 mod watch;
@@ -67,12 +69,17 @@ impl RunArgs {
         self.compute.clone()
     }
 
-    /// Goes on with a run, changed as the options say.
+    /// Goes on with a run, changed as the options say: one that made its model, if that is what the command does.
     ///
     /// # Errors
     /// As for [`run::go_on`].
-    pub(crate) fn resume(&self, data: &DataArgs, recipe: &Recipe) -> Result<ExitCode> {
-        let given = Given { data, recipe, compute: &self.compute };
+    pub(crate) fn resume(
+        &self,
+        makes_model: bool,
+        data: &DataArgs,
+        recipe: &Recipe,
+    ) -> Result<ExitCode> {
+        let given = Given { makes_model, data, recipe, compute: &self.compute };
         processes::together(|others| run::go_on(self.dir()?, Some(&given), self.json, others))
     }
 

@@ -5,6 +5,9 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use train::{Config, Decay, EarlyStop, OptimizerConfig, Rule, Schedule};
 
+/// Tokens of a batch, whose places are numbers of 32 bits.
+const MAX_TOKENS: usize = i32::MAX as usize;
+
 /// What is said of a run; the rest is the architecture's recipe or a default.
 #[derive(Args, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
@@ -23,10 +26,10 @@ pub(crate) struct Recipe {
     #[arg(long, value_name = "N")]
     accumulation: Option<usize>,
     /// Greatest learning rate [default: 3e-4; of LoRA 2e-4, of --full 2e-5]
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", value_parser = finite)]
     lr: Option<f64>,
     /// Learning rate at the end [default: a tenth of --lr]
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", value_parser = finite)]
     min_lr: Option<f64>,
     /// Steps before the greatest learning rate is reached [default: a twentieth of all]
     #[arg(long, value_name = "N")]
@@ -38,22 +41,22 @@ pub(crate) struct Recipe {
     #[arg(long, value_enum)]
     optimizer: Option<Optimizer>,
     /// AdamW's decay of the first moment, or the momentum of SGD [default: 0.9]
-    #[arg(long, value_name = "B")]
+    #[arg(long, value_name = "B", value_parser = finite)]
     beta1: Option<f64>,
     /// AdamW's decay of the second moment [default: 0.95]
-    #[arg(long, value_name = "B")]
+    #[arg(long, value_name = "B", value_parser = finite)]
     beta2: Option<f64>,
     /// Decay of matrices [default: 0.1; of fine-tuning 0]
-    #[arg(long, value_name = "W")]
+    #[arg(long, value_name = "W", value_parser = finite)]
     weight_decay: Option<f64>,
     /// Greatest norm of the gradient, 0 for any [default: 1]
-    #[arg(long, value_name = "NORM")]
+    #[arg(long, value_name = "NORM", value_parser = finite)]
     clip: Option<f64>,
     /// Of the first values and the order of the data [default: 1]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Part of the data that is held out where --eval-data names none, 0 for none [default: 0.1]
-    #[arg(long, value_name = "PART", conflicts_with = "eval_data")]
+    #[arg(long, value_name = "PART", value_parser = finite, conflicts_with = "eval_data")]
     held_out: Option<f64>,
     /// Steps between evaluations on held-out data, from before the first step on; 0 for none but the last [default: a
     /// tenth of all]
@@ -62,8 +65,8 @@ pub(crate) struct Recipe {
     /// Batches of an evaluation [default: all]
     #[arg(long, value_name = "N")]
     eval_batches: Option<usize>,
-    /// Evaluations in a row that may bring no improvement before the run ends; its result is then that of the best
-    /// one, whose checkpoint is kept [default: it does not end early, and the result is that of the last step]
+    /// Evaluations in a row without an improvement that end the run; its result is then that of the best one, whose
+    /// checkpoint is kept [default: it does not end early, and the result is that of the last step]
     #[arg(long, value_name = "N")]
     patience: Option<u32>,
     /// Steps between checkpoints, 0 for one at the end alone [default: a tenth of all]
@@ -78,6 +81,12 @@ pub(crate) struct Recipe {
     recompute: bool,
 }
 
+/// A number of an option.
+fn finite(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "is no number".to_owned())?;
+    number.is_finite().then_some(number).ok_or_else(|| "is not finite".to_owned())
+}
+
 #[derive(Clone, Copy, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Shape {
@@ -89,7 +98,7 @@ enum Shape {
     Cosine,
 }
 
-#[derive(Clone, Copy, ValueEnum, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Optimizer {
     /// Adam with decoupled weight decay
@@ -128,6 +137,8 @@ pub(crate) struct Defaults {
     pub(crate) decay: f64,
     /// Longest sequence of the model.
     pub(crate) max_context: usize,
+    /// Whether there is other data to evaluate on.
+    pub(crate) eval_data: bool,
 }
 
 impl Recipe {
@@ -144,6 +155,10 @@ impl Recipe {
         let mut all: Recipe = serde_json::from_value(all)?;
         if let (None, Some(steps)) = (self.warmup, self.steps) {
             all.warmup = all.warmup.map(|warmup| warmup.min(steps / 20));
+        }
+        // What the other says of AdamW says nothing of another rule.
+        if self.optimizer == Some(Optimizer::Sgd) {
+            all.beta2 = self.beta2;
         }
         Ok(all)
     }
@@ -171,6 +186,7 @@ impl Recipe {
         ensure!(self.steps != Some(0), "--steps is 0");
         ensure!(self.eval_batches != Some(0), "--eval-batches is 0");
         ensure!(self.keep != Some(0), "--keep is 0");
+        ensure!(self.patience != Some(0), "--patience is 0");
         Ok(())
     }
 
@@ -185,6 +201,14 @@ impl Recipe {
         let held_out = self.held_out.unwrap_or(0.1);
         let accumulation = self.accumulation.unwrap_or(1);
         self.check_counts()?;
+        let batch = self.batch.unwrap_or(8);
+        let seq_len = self.seq_len.unwrap_or(defaults.max_context.min(256));
+        ensure!(batch > 0, "--batch is 0");
+        ensure!(seq_len > 0, "--seq-len is 0");
+        ensure!(
+            batch.checked_mul(seq_len).is_some_and(|tokens| tokens <= MAX_TOKENS),
+            "--batch is {batch}, --seq-len {seq_len}; a batch has at most {MAX_TOKENS} tokens"
+        );
         ensure!(accumulation > 0, "--accumulation is 0");
         ensure!(peak > 0.0 && peak.is_finite(), "--lr is {peak}");
         ensure!((0.0..=peak).contains(&min_lr), "--min-lr is {min_lr}, --lr {peak}");
@@ -196,6 +220,9 @@ impl Recipe {
             ensure!((0.0..1.0).contains(&beta), "--{name} is {beta}, not from 0 up to 1");
             Ok(beta)
         };
+        let rule = self.optimizer.unwrap_or(Optimizer::Adamw);
+        let adamw = rule == Optimizer::Adamw;
+        ensure!(adamw || self.beta2.is_none(), "--beta2 is of AdamW, and --optimizer is sgd");
         let (beta1, beta2) = (beta("beta1", self.beta1, 0.9)?, beta("beta2", self.beta2, 0.95)?);
         let at_least_0 = |name: &str, number: f64| {
             ensure!(number >= 0.0 && number.is_finite(), "--{name} is {number}");
@@ -205,7 +232,7 @@ impl Recipe {
         let weight_decay = at_least_0("weight-decay", self.weight_decay.unwrap_or(defaults.decay))?;
         let tenth = Some((total / 10).max(1));
         let or_none = |said: Option<u64>| said.or(tenth).filter(|&n| n > 0);
-        let rule = match self.optimizer.unwrap_or(Optimizer::Adamw) {
+        let rule = match rule {
             Optimizer::Adamw => Rule::Adamw { beta1, beta2, epsilon: 1e-8 },
             Optimizer::Sgd => Rule::Sgd { momentum: beta1, nesterov: false },
         };
@@ -220,9 +247,9 @@ impl Recipe {
             Shape::Linear => Decay::Linear,
             Shape::Cosine => Decay::Cosine,
         };
-        Ok(Resolved {
-            batch: self.batch.unwrap_or(8),
-            seq_len: self.seq_len.unwrap_or(defaults.max_context.min(256)),
+        let resolved = Resolved {
+            batch,
+            seq_len,
             seed: self.seed.unwrap_or(1),
             held_out,
             save_every: or_none(self.save_every),
@@ -237,7 +264,24 @@ impl Recipe {
                 evaluate_batches: self.eval_batches,
                 early_stop: self.patience.map(early_stop),
             },
-        })
+        };
+        resolved.check_patience(defaults.eval_data)?;
+        Ok(resolved)
+    }
+}
+
+impl Resolved {
+    /// Makes sure that there are evaluations to count, `eval_data` being whether there is other data for them.
+    ///
+    /// # Errors
+    /// When there are none.
+    pub(super) fn check_patience(&self, eval_data: bool) -> Result<()> {
+        let stops = self.config.early_stop.is_some();
+        let evaluates = self.config.evaluate_every.is_some();
+        ensure!(!stops || evaluates, "--patience counts evaluations, and --eval-every is 0");
+        let held_out = eval_data || self.held_out > 0.0;
+        ensure!(!stops || held_out, "--patience counts evaluations, and --held-out is 0");
+        Ok(())
     }
 }
 

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{env, fs};
 
-use anyhow::{Context, Error, Result, bail, ensure};
+use anyhow::{Context, Error, Result, anyhow, ensure};
 use llm::{Batch, Model};
 use serde_json::json;
 use tensor::Tensor;
-use train::metrics::JsonLines;
 use train::metrics::tensorboard::EventFile;
+use train::metrics::{JsonLines, Line, Record};
 use train::{
     BatchSource, Checkpoint, Checkpoints, End, LossScaling, Observer, Trainer, checkpoint,
 };
@@ -20,9 +20,10 @@ use train::{
 use super::changes::{Given, check_steps};
 use super::corpus::Batches;
 use super::engine_log::EngineLog;
+use super::lock;
 use super::processes::{self, Others, leads};
 use super::settings::{Settings, Task};
-use super::task::Trained;
+use super::task::{Trained, fingerprint};
 use super::watch::{Cancel, Watch};
 use crate::devices::Device;
 use crate::interrupt::{self, Heeded};
@@ -38,20 +39,40 @@ pub(super) fn create(
     processes: usize,
     fill: impl FnOnce(&Path) -> Result<Settings>,
 ) -> Result<()> {
+    let is_there = || anyhow!("{}: is there already; --resume goes on with a run", dir.display());
     if dir.symlink_metadata().is_ok() {
-        bail!("{}: is there already; --resume goes on with a run", dir.display());
+        return Err(is_there());
     }
-    // A signal must not leave half of it behind.
-    let heeded = Heeded::new();
-    import::write_directory(dir, |partial| {
-        let mut settings = fill(partial)?;
-        settings.processes = processes;
-        settings.write(partial)?;
-        // What cannot run is not to be there.
-        settings.plan(partial, 0)?;
-        ensure!(!heeded.flag().load(Ordering::Relaxed), "interrupted");
+    let (mut unfinished, mut filled) = (None, false);
+    let made = import::write_directory(dir, |partial| {
+        // A signal must not leave half of it behind.
+        unfinished = Some(scratch::Unfinished::new(partial));
+        let whole = || {
+            let mut settings = fill(partial)?;
+            settings.processes = processes;
+            // What cannot run is not to be there.
+            let planned = settings.plan(partial, 0)?;
+            settings.base = Some(fingerprint(&planned.model)?);
+            settings.write(partial)
+        };
+        whole().map_err(|error| renamed(error, partial, dir))?;
+        filled = true;
         Ok(())
-    })
+    });
+    // Another process was faster.
+    if filled && made.is_err() && dir.symlink_metadata().is_ok() {
+        return Err(is_there());
+    }
+    made
+}
+
+/// `error` with a path as it would have been: nobody knows the other.
+pub(crate) fn renamed(error: Error, unknown: &Path, known: &Path) -> Error {
+    let (text, unknown) = (format!("{error:#}"), unknown.display().to_string());
+    match text.contains(&unknown) {
+        true => anyhow!(text.replace(&unknown, &known.display().to_string())),
+        false => error,
+    }
 }
 
 /// A run that is ready to take steps.
@@ -92,6 +113,14 @@ impl Settings {
     pub(super) fn ready(&self, dir: &Path, others: &Others) -> Result<Ready> {
         let rank = others.as_ref().map_or(0, |exchange| exchange.rank());
         let Planned { model, batches, trained } = self.plan(dir, rank)?;
+        if let Some(base) = &self.base {
+            let found = fingerprint(&model)?;
+            let path = model.file().path().display();
+            ensure!(
+                found == *base,
+                "{path}: is not the model that the run was begun with: {found}, not {base}"
+            );
+        }
         let Trained { mut gradients, first } = trained;
         self.compute.lower(&mut gradients)?;
         let device = self.compute.open()?;
@@ -131,6 +160,9 @@ pub(super) fn go_on(
     as_json: bool,
     others: &Others,
 ) -> Result<ExitCode> {
+    // Nothing is written where there is no run; what is read may change as long as another process has it.
+    Settings::read(dir)?;
+    let _lock = leads(others).then(|| lock::take(dir)).transpose()?;
     let mut settings = Settings::read(dir)?;
     let (began, count) = (settings.processes, processes::count(others));
     ensure!(
@@ -145,39 +177,47 @@ pub(super) fn go_on(
         dir: dir.join("checkpoints"),
         every: settings.recipe.save_every,
         keep: settings.recipe.keep,
-        settings: serde_json::to_value(&settings.task)?,
+        settings: settings.lasting()?,
     };
     if let Some(checkpoint) = newest(&checkpoints.dir)? {
+        checkpoint.check_settings(&checkpoints.settings)?;
         trainer.restore(&checkpoint, &mut batches.train)?;
+    } else if given.is_some() && leads(others) {
+        output::note("note: there is no checkpoint; the run begins anew");
     }
     let (done, total) = (trainer.progress().step, trainer.config().schedule.total);
     check_steps(done, total)?;
+    let heeded = Heeded::new();
+    let exhausted = Arc::new(AtomicBool::new(false));
+    let over = is_over(&trainer);
+    let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(Cancel(heeded.flag()))];
+    if leads(others) && !over {
+        observers.push(Box::new(lines::<Record>(&dir.join("metrics.jsonl"), done)?));
+        observers.push(Box::new(EventFile::create(dir, done)?));
+        if let Some(stats) = device.stats() {
+            observers.push(Box::new(EngineLog::open(
+                &dir.join("engine.jsonl"),
+                done,
+                stats,
+                exhausted.clone(),
+            )?));
+        }
+    }
+    // Only now can the run go on as it is to be.
     if !changes.is_empty() && leads(others) {
         settings.write(dir)?;
         changes.iter().for_each(|change| output::note(&format!("note: {change}")));
     }
-    let heeded = Heeded::new();
-    let exhausted = Arc::new(AtomicBool::new(false));
-    let end = if is_over(&trainer) {
+    if leads(others) && !over {
+        observers.push(Box::new(Watch::new(done, total)));
+    }
+    let end = if over {
         End::Finished
     } else {
-        let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(Cancel(heeded.flag()))];
-        if leads(others) {
-            observers.push(Box::new(<JsonLines>::open(&dir.join("metrics.jsonl"), done)?));
-            observers.push(Box::new(EventFile::create(dir, done)?));
-            observers.push(Box::new(Watch::new(done, total)));
-            if let Some(stats) = device.stats() {
-                observers.push(Box::new(EngineLog::open(
-                    &dir.join("engine.jsonl"),
-                    done,
-                    stats,
-                    exhausted.clone(),
-                )?));
-            }
-        }
         let held_out = batches.held_out.as_mut().map(|h| h as &mut dyn BatchSource);
         trainer.run(&mut batches.train, held_out, Some(&checkpoints), &mut observers)?
     };
+    drop(observers);
     let interrupted = heeded.flag().load(Ordering::Relaxed);
     if end == End::Stopped && exhausted.load(Ordering::Relaxed) && !interrupted {
         // What mpirun started it does not start again.
@@ -186,7 +226,7 @@ pub(super) fn go_on(
     }
     if leads(others) {
         let result = settings.task.result(dir, &model);
-        let (step, weights) = made(&trainer, &checkpoints.dir)?;
+        let (step, weights) = made(&trainer, &checkpoints.dir);
         replace(&settings.task, &model, &weights, &result)?;
         report(&trainer, &device, end, (&result, step), as_json)?;
     }
@@ -209,30 +249,46 @@ fn again(dir: &Path, as_json: bool) -> Result<ExitCode> {
 
 #[cfg(not(unix))]
 fn again(_: &Path, _: bool) -> Result<ExitCode> {
-    bail!("this process can compile no more; --resume goes on")
+    anyhow::bail!("this process can compile no more; --resume goes on")
 }
 
 /// Whether the schedule or the held-out loss has ended the run that `trainer` took up.
 fn is_over(trainer: &Trainer) -> bool {
     let (progress, config) = (trainer.progress(), trainer.config());
-    let gave_up = config.early_stop.is_some_and(|s| progress.stale > s.patience);
-    progress.step >= config.schedule.total || gave_up
+    let gave_up = config.early_stop.is_some_and(|s| s.is_due(progress));
+    !progress.unevaluated && (progress.step >= config.schedule.total || gave_up)
+}
+
+/// What goes on with the lines in `path` behind step `done`. What of them is not taken over is said.
+///
+/// # Errors
+/// As for [`JsonLines::open`].
+pub(super) fn lines<L: Line>(path: &Path, done: u64) -> train::Result<JsonLines<L>> {
+    let lines = JsonLines::open(path, done)?;
+    if let Some(aside) = lines.set_aside() {
+        let (path, aside) = (path.display(), aside.display());
+        let why = if done == 0 { "steps that are taken anew" } else { "a damaged line" };
+        output::note(&format!("note: {path}: has {why}; as it was it is now {aside}"));
+    }
+    Ok(lines)
 }
 
 /// What the run has made and after which step: the last values or, under early stop, those of the best evaluation.
-fn made(trainer: &Trainer, checkpoints: &Path) -> Result<(u64, BTreeMap<String, Tensor>)> {
+fn made(trainer: &Trainer, checkpoints: &Path) -> (u64, BTreeMap<String, Tensor>) {
     let last = trainer.progress().step;
     let best = trainer.config().early_stop.and(trainer.progress().best).map(|(step, _)| step);
     if let Some(step) = best.filter(|&step| step != last) {
-        if let Some(found) = checkpoint::of_step(checkpoints, step)? {
-            return Ok((step, found.weights));
-        }
+        let why = match checkpoint::of_step(checkpoints, step) {
+            Ok(Some(found)) => return (step, found.weights),
+            Ok(None) => String::new(),
+            Err(error) => format!(" that is whole ({error})"),
+        };
         output::note(&format!(
-            "note: there is no checkpoint of the best evaluation, at step {step}; the result is the last"
+            "note: there is no checkpoint{why} of the best evaluation, at step {step}; the result is the last"
         ));
     }
     let values = trainer.parameters().map(|(name, value)| (name.to_owned(), value.clone()));
-    Ok((last, values.collect()))
+    (last, values.collect())
 }
 
 /// The newest checkpoint that is whole. One that is damaged is passed over, and said.
@@ -268,7 +324,11 @@ fn replace(
     fs::rename(&fresh, result).with_context(|| format!("{}: cannot write", result.display()))
 }
 
-fn remove(path: &Path) -> Result<()> {
+/// Removes what is at `path`, if there is something.
+///
+/// # Errors
+/// When it cannot be removed.
+pub(super) fn remove(path: &Path) -> Result<()> {
     let removed = match path.symlink_metadata() {
         Err(_) => return Ok(()),
         Ok(found) if found.is_dir() => fs::remove_dir_all(path),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::corpus::DataArgs;
 use super::device::ComputeArgs;
@@ -14,6 +15,8 @@ use super::recipe::Resolved;
 /// The version of the layout.
 const FORMAT: u32 = 1;
 const NAME: &str = "run.json";
+/// The model of a run that made it, in the run's directory.
+pub(crate) const MODEL: &str = "model";
 
 /// All that a run depends on besides its data, model and checkpoints. Paths are the run's own where they are
 /// relative.
@@ -28,6 +31,9 @@ pub(crate) struct Settings {
     pub(super) processes: usize,
     /// What is trained.
     pub(crate) task: Task,
+    /// What tells the files of its model from others.
+    #[serde(default)]
+    pub(super) base: Option<String>,
     /// The data that it was begun with, by absolute paths.
     #[serde(default)]
     pub(super) given: DataArgs,
@@ -91,12 +97,37 @@ impl Settings {
             rigel: env!("CARGO_PKG_VERSION").to_owned(),
             processes: 1,
             task,
+            base: None,
             given: given.absolute(),
             data: Vec::new(),
             eval_data: Vec::new(),
             recipe,
             compute,
         }
+    }
+
+    /// What stays as it is in the whole run, for its checkpoints. Paths may become others.
+    ///
+    /// # Errors
+    /// Never in practice: all of it is JSON.
+    pub(super) fn lasting(&self) -> Result<Value> {
+        let mut task = serde_json::to_value(&self.task)?;
+        if let Some(task) = task.as_object_mut() {
+            task.retain(|key, _| !["model", "base"].contains(&&**key));
+        }
+        let Resolved { batch, seq_len, seed, held_out, recompute, .. } = &self.recipe;
+        Ok(json!({
+            "processes": self.processes,
+            "task": task,
+            "compute": self.compute.lasting(),
+            "recipe": {
+                "batch": batch,
+                "seq_len": seq_len,
+                "seed": seed,
+                "held_out": held_out,
+                "recompute": recompute,
+            },
+        }))
     }
 
     /// Writes them into the directory `dir`.
@@ -115,7 +146,7 @@ impl Settings {
     pub(crate) fn read(dir: &Path) -> Result<Self> {
         let path = dir.join(NAME);
         let text = fs::read(&path).with_context(|| format!("{}: no run there", dir.display()))?;
-        let settings: serde_json::Value =
+        let settings: Value =
             serde_json::from_slice(&text).with_context(|| format!("{}", path.display()))?;
         ensure!(
             settings["format"] == FORMAT,
@@ -128,6 +159,11 @@ impl Settings {
 }
 
 impl Task {
+    /// Whether its model was made with the run.
+    pub(super) fn is_new(&self) -> bool {
+        matches!(self, Task::Full { model } if model == Path::new(MODEL))
+    }
+
     /// The model at the start.
     pub(crate) fn model(&self) -> &Path {
         match self {

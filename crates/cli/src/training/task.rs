@@ -1,6 +1,6 @@
 //! From what is trained to gradients and first values, and from trained values to files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -22,6 +22,20 @@ pub(super) struct Trained {
     pub(super) gradients: Gradients,
     /// First values of what is no weight, by inputs.
     pub(super) first: Tensors,
+}
+
+/// What tells the files of `model` from those of another one.
+///
+/// # Errors
+/// When one cannot be read.
+pub(super) fn fingerprint(model: &Model) -> Result<String> {
+    let tensors = model.file().tensors();
+    let mut files: BTreeSet<PathBuf> = tensors.iter().map(|t| t.file.to_owned()).collect();
+    // Other formats have it in the same file.
+    if let (ModelFile::HuggingFace(_), Some(first)) = (model.file(), files.first()) {
+        files.insert(first.with_file_name("config.json"));
+    }
+    Ok(train::fingerprint(files.iter().map(PathBuf::as_path))?)
 }
 
 /// A parameter's name in checkpoints: the adapted weight's and which factor it is.

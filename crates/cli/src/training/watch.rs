@@ -25,6 +25,10 @@ impl Observer for Cancel {
             false => ControlFlow::Continue(()),
         })
     }
+
+    fn is_ending(&mut self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// Shows steps on standard error.
