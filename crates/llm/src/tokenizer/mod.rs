@@ -2,6 +2,7 @@
 
 mod bpe;
 mod byte_level;
+mod chunks;
 mod gguf;
 mod gguf_write;
 mod huggingface;

@@ -7,6 +7,7 @@ use tokenizers::{
     PreTokenizedString, PreTokenizer, Token, Tokenizer as Library,
 };
 
+use super::chunks::Places;
 use super::special::Specials;
 use crate::{Error, Result};
 
@@ -17,6 +18,8 @@ pub(super) struct Pipeline {
     /// Whether a character of a text that is no piece would be lost: BPE of characters, not of bytes, without a
     /// piece for what is unknown.
     loses: bool,
+    /// Where a long text is cut, to be encoded in chunks.
+    pub(super) places: Places,
 }
 
 impl Pipeline {
@@ -29,7 +32,8 @@ impl Pipeline {
             ModelWrapper::BPE(bpe) => whole && bpe.unk_token.is_none() && !bpe.byte_fallback,
             _ => false,
         };
-        Pipeline { library, without_control, loses }
+        let places = Places::of(&library);
+        Pipeline { library, without_control, loses, places }
     }
 
     pub(super) fn token_to_id(&self, piece: &str) -> Option<u32> {
@@ -40,11 +44,16 @@ impl Pipeline {
     pub(super) fn encode(&self, text: &str, control: bool) -> Result<Vec<u32>> {
         let added =
             if control { self.library.get_added_vocabulary() } else { &self.without_control };
-        let parts = added.extract_and_normalize(self.library.get_normalizer(), text);
-        if self.loses {
-            self.check(&parts, text)?;
+        let mut ids = Vec::new();
+        for (start, chunk) in self.places.cut(text) {
+            let parts = added.extract_and_normalize(self.library.get_normalizer(), chunk);
+            if self.loses {
+                self.check(&parts, text, start)?;
+            }
+            let failed = |e| Error::limit(format!("cannot tokenize the text: {e}"));
+            ids.extend(self.ids(parts).map_err(failed)?);
         }
-        self.ids(parts).map_err(|e| Error::limit(format!("cannot tokenize the text: {e}")))
+        Ok(ids)
     }
 
     fn ids(&self, mut parts: PreTokenizedString) -> tokenizers::Result<Vec<u32>> {
@@ -55,13 +64,13 @@ impl Pipeline {
         Ok(parts.into_encoding(None, 0, OffsetType::None)?.get_ids().to_vec())
     }
 
-    /// Refuses a character of `text` that is no piece, outside of added tokens.
-    fn check(&self, parts: &PreTokenizedString, text: &str) -> Result<()> {
+    /// Refuses a character of `parts`, which begin at `start` of `text`, that is no piece, outside of added tokens.
+    fn check(&self, parts: &PreTokenizedString, text: &str, start: usize) -> Result<()> {
         let is_piece = |c: char| self.library.token_to_id(c.encode_utf8(&mut [0; 4])).is_some();
         let splits = parts.get_splits(OffsetReferential::Original, OffsetType::Byte);
         let unknown = splits.iter().filter(|split| split.2.is_none()).find_map(|split| {
             let (at, c) = split.0.char_indices().find(|(_, c)| !is_piece(*c))?;
-            Some((split.1.0 + at, c))
+            Some((start + split.1.0 + at, c))
         });
         let Some((at, c)) = unknown else { return Ok(()) };
         let before = &text[..at];
