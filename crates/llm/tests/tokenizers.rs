@@ -322,5 +322,13 @@ fn made_tokenizers_are_the_library_s_too() {
         }
     }
     assert!(MadeTokenizer::byte_level_bpe(&texts, 256).is_err());
-    assert!(MadeTokenizer::characters(&[]).is_err());
+    let many = MadeTokenizer::byte_level_bpe(&texts, 1 << 40).err().unwrap();
+    assert_eq!(many.kind(), mil::ErrorKind::Limit);
+    // Memory is taken for what can come of the text, not for what is asked.
+    let few = MadeTokenizer::byte_level_bpe(["ab ab"], 1 << 24).unwrap();
+    assert_eq!(few.vocab_size(), 258);
+    for none in [&[][..], &[String::new()]] {
+        assert!(MadeTokenizer::byte_level_bpe(none, 300).is_err());
+        assert!(MadeTokenizer::characters(none).is_err());
+    }
 }

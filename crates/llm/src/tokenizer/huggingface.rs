@@ -12,7 +12,7 @@ use super::{Encoder, Tokenizer};
 use crate::{Error, Result};
 
 /// Ids are indices of tables; a file must not make them large with one number.
-const MAX_ID: u32 = 1 << 24;
+pub(super) const MAX_ID: u32 = 1 << 24;
 
 /// Reads `path`, a `tokenizer.json`.
 pub(super) fn open(path: &Path) -> Result<Tokenizer> {

@@ -9,8 +9,13 @@ use mil::ErrorKind;
 use serde_json::{Map, Value, json};
 use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::{AddedToken, Tokenizer as Library, TokenizerBuilder};
+use tokenizers::{
+    AddedToken, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer,
+    Tokenizer as Library, TokenizerBuilder, Trainer,
+};
 
+use super::chunks::Places;
+use super::huggingface::MAX_ID;
 use crate::{Error, Result};
 
 /// The token that ends a document, and so begins the next one.
@@ -30,32 +35,49 @@ impl MadeTokenizer {
     /// `texts`. Fewer ids come of texts that have no more pairs. Id 0 is `<|endoftext|>`.
     ///
     /// # Errors
-    /// When `vocab` is less than 257, or there are no texts.
-    pub fn byte_level_bpe(texts: &[String], vocab: usize) -> Result<Self> {
+    /// `invalid` when `vocab` is less than 257, or there are no texts; `limit` when it is more than a file may hold.
+    pub fn byte_level_bpe<T>(texts: T, vocab: usize) -> Result<Self>
+    where
+        T: IntoIterator<Item: AsRef<str>, IntoIter: Send>,
+    {
         if vocab < LEAST {
             let why = format!("{vocab} ids; the bytes and {END} alone take {LEAST}");
             return Err(Error::request(why));
         }
-        if texts.iter().all(String::is_empty) {
-            return Err(Error::request("no text to make a tokenizer from"));
+        if vocab > MAX_ID as usize {
+            return Err(Error::limit(format!("{vocab} ids; a tokenizer has at most {MAX_ID}")));
         }
         let bytes = ByteLevel::new(false, true, true);
         let mut trainer = BpeTrainerBuilder::new()
-            .vocab_size(vocab)
             .min_frequency(2)
             .show_progress(false)
             .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
             .special_tokens(vec![AddedToken::from(END, true)])
             .build();
+        let mut length = 0;
+        let chunks = texts.into_iter().flat_map(|text| {
+            let text = text.as_ref();
+            length += text.len();
+            // Words are counted, which are the same in the chunks.
+            Places::Words.cut(text).map(|(_, chunk)| chunk.to_owned()).collect::<Vec<_>>()
+        });
+        trainer.feed(chunks, |chunk| words(bytes, chunk)).map_err(bug)?;
+        if length == 0 {
+            return Err(Error::request("no text to make a tokenizer from"));
+        }
+        // The library takes memory for all ids before it makes the first.
+        trainer.vocab_size = vocab.min(LEAST + length);
+        let mut model = BPE::default();
+        let special = trainer.train(&mut model).map_err(bug)?;
         let mut tokenizer = TokenizerBuilder::new()
-            .with_model(BPE::default())
+            .with_model(model)
             .with_normalizer(None::<tokenizers::NormalizerWrapper>)
             .with_pre_tokenizer(Some(bytes))
             .with_post_processor(None::<tokenizers::PostProcessorWrapper>)
             .with_decoder(Some(bytes))
             .build()
             .map_err(bug)?;
-        tokenizer.train(&mut trainer, texts.iter()).map_err(bug)?;
+        tokenizer.add_special_tokens(special).map_err(bug)?;
         let config = json!({
             "tokenizer_class": "PreTrainedTokenizerFast",
             "bos_token": END,
@@ -70,8 +92,9 @@ impl MadeTokenizer {
     ///
     /// # Errors
     /// When there are no texts.
-    pub fn characters(texts: &[String]) -> Result<Self> {
-        let characters: BTreeSet<char> = texts.iter().flat_map(|t| t.chars()).collect();
+    pub fn characters(texts: impl IntoIterator<Item: AsRef<str>>) -> Result<Self> {
+        let mut characters = BTreeSet::new();
+        texts.into_iter().for_each(|text| characters.extend(text.as_ref().chars()));
         if characters.is_empty() {
             return Err(Error::request("no text to make a tokenizer from"));
         }
@@ -112,6 +135,14 @@ impl MadeTokenizer {
         }
         Ok(())
     }
+}
+
+/// The words of `text`, in whose inside pairs are counted.
+fn words(bytes: ByteLevel, text: &str) -> tokenizers::Result<Vec<String>> {
+    let mut parts = PreTokenizedString::from(text);
+    bytes.pre_tokenize(&mut parts)?;
+    let splits = parts.get_splits(OffsetReferential::Original, OffsetType::Byte);
+    Ok(splits.into_iter().map(|(word, ..)| word.to_owned()).collect())
 }
 
 fn bug(error: impl std::fmt::Display) -> Error {
