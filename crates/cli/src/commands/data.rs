@@ -6,10 +6,11 @@ use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
 use llm::{LoadOptions, Model, Tokenizer};
 use serde_json::json;
+use train::data::{Kind, files};
 
 use crate::loading::ModelName;
-use crate::output;
 use crate::training::corpus::{SeparatorArgs, Words, said};
+use crate::{destination, output};
 
 /// Prepare data for training
 #[derive(Subcommand)]
@@ -30,7 +31,10 @@ pub(crate) struct Tokenize {
     /// What to write: NAME.bin
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
-    /// Begin a new file, NAME-00001.bin and so on, after N tokens
+    /// Replace FILE if it is there
+    #[arg(long, conflicts_with = "shard")]
+    force: bool,
+    /// Begin a new file, NAME-00001.bin and so on, after N tokens; none of them may be there
     #[arg(long, value_name = "N")]
     shard: Option<usize>,
     #[command(flatten)]
@@ -54,6 +58,11 @@ impl Tokenize {
         let is_bin = self.output.extension().is_some_and(|e| e == "bin");
         ensure!(is_bin, "{}: the destination is named .bin", self.output.display());
         ensure!(self.shard != Some(0), "--shard is 0");
+        for file in files(&self.data)? {
+            let path = &file.path;
+            ensure!(file.kind != Kind::Tokens, "{}: is tokens already", path.display());
+            destination::check(&self.output, false, path, self.force || self.shard.is_some())?;
+        }
         // A tokenizer file alone is enough, but for chats.
         let (model, tokenizer, vocab) = match &self.name.tokenizer {
             Some(path) => (None, Tokenizer::from_file(path)?, usize::MAX),

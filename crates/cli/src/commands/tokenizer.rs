@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use llm::tokenizer::MadeTokenizer;
-use train::data::for_each_text;
 
-use crate::{output, progress};
+use crate::output;
+use crate::training::corpus;
 
 /// Make tokenizers
 #[derive(Subcommand)]
@@ -43,12 +42,7 @@ impl Tokenizer {
 
 impl Train {
     fn run(&self) -> Result<()> {
-        let mut texts = Vec::new();
-        for_each_text(&self.data, &mut |text| texts.push(text.to_owned()))?;
-        let made = progress::spin("making a tokenizer", || match self.vocab {
-            Some(vocab) => MadeTokenizer::byte_level_bpe(&texts, vocab),
-            None => MadeTokenizer::characters(&texts),
-        })?;
+        let made = corpus::make(&self.data, self.vocab)?;
         import::write_directory(&self.output, |dir| anyhow::Ok(made.write(dir)?))?;
         output::line(&format!("{} ids in {}", made.vocab_size(), self.output.display()))
     }

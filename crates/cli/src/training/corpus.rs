@@ -1,6 +1,5 @@
 //! The data of a run: from what the user names to token files and the batches made of them.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -12,8 +11,8 @@ use llm::tokenizer::MadeTokenizer;
 use llm::{Tokenizer, interface};
 use serde::{Deserialize, Serialize};
 use train::data::{
-    Dataset, InputNames, Loader, Packing, Piece, TokenFile, TokenWriter, Tokenization, Tokenized,
-    for_each_text, tokenize,
+    Dataset, InputNames, Kind, Loader, Packing, Piece, TokenFile, TokenWriter, Tokenization,
+    Tokenized, files, texts, tokenize,
 };
 
 use super::settings::Settings;
@@ -106,6 +105,12 @@ impl TokenizerArgs {
     /// When there is none for text, or it cannot be read, made or written.
     pub(crate) fn place(&self, data: &[PathBuf], dir: &Path) -> Result<Option<Tokenizer>> {
         let place = dir.join("tokenizer.json");
+        // On the command line they exclude each other; a file of an architecture can have them all.
+        let said = [self.tokenizer.is_some(), self.vocab.is_some(), self.chars];
+        ensure!(
+            said.iter().filter(|&&said| said).count() < 2,
+            "[tokenizer]: of tokenizer, vocab and chars there is one at most"
+        );
         if let Some(file) = &self.tokenizer {
             // What it is; a copy under another name would not be found beside the weights.
             Tokenizer::from_file(file)?;
@@ -135,20 +140,46 @@ impl TokenizerArgs {
             }
             return Ok(None);
         }
-        let mut texts = Vec::new();
-        for_each_text(data, &mut |text| texts.push(text.to_owned()))?;
-        let made = match (self.vocab, self.chars) {
-            (Some(vocab), _) => progress::spin("making a tokenizer", || {
-                MadeTokenizer::byte_level_bpe(&texts, vocab)
-            })?,
-            (None, true) => MadeTokenizer::characters(&texts)?,
-            (None, false) => bail!(
-                "text needs a tokenizer: --tokenizer FILE, --vocab N for a new one, or --chars"
-            ),
-        };
-        made.write(dir)?;
+        ensure!(
+            self.vocab.is_some() || self.chars,
+            "text needs a tokenizer: --tokenizer FILE, --vocab N for a new one, or --chars"
+        );
+        for path in data {
+            let kind = fs::metadata(path).with_context(|| format!("{}", path.display()))?;
+            ensure!(
+                kind.is_file() || kind.is_dir(),
+                "{}: is a pipe or device, which is read once, and a tokenizer is made from the text before that is \
+                 tokenized; write it to a file, or name a tokenizer with --tokenizer",
+                path.display()
+            );
+        }
+        make(data, self.vocab)?.write(dir)?;
         Ok(Some(Tokenizer::from_file(place)?))
     }
+}
+
+/// A new tokenizer from the text in `data`: byte-level BPE of `vocab` ids, or one of characters.
+///
+/// # Errors
+/// When something cannot be read, or no tokenizer comes of it.
+pub(crate) fn make(data: &[PathBuf], vocab: Option<usize>) -> Result<MadeTokenizer> {
+    let mut failed = None;
+    let texts = texts(data)?.map_while(|text| text.map_err(|e| failed = Some(e)).ok());
+    let made = progress::spin("making a tokenizer", || match vocab {
+        Some(vocab) => MadeTokenizer::byte_level_bpe(texts, vocab),
+        None => MadeTokenizer::characters(texts),
+    });
+    if let Some(failed) = failed {
+        return Err(failed.into());
+    }
+    let made = made?;
+    if let Some(vocab) = vocab.filter(|&vocab| vocab > made.vocab_size()) {
+        let ids = made.vocab_size();
+        output::note(&format!(
+            "note: {ids} ids come of the text, not {vocab}: it has no more pairs"
+        ));
+    }
+    Ok(made)
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {
@@ -156,31 +187,20 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether the paths are token files or directories of such; all must be alike.
+/// Whether the files at `paths` are token files; all must be alike.
 ///
 /// # Errors
 /// When some are and others not, or one is not there.
 pub(crate) fn are_tokens(paths: &[PathBuf]) -> Result<bool> {
-    let is_bin = |path: &Path| path.extension() == Some(OsStr::new(TOKENS));
-    let mut found = [false; 2];
-    for path in paths {
-        let failed = || format!("{}: cannot read", path.display());
-        if !fs::metadata(path).with_context(failed)?.is_dir() {
-            found[usize::from(is_bin(path))] = true;
-            continue;
-        }
-        for entry in fs::read_dir(path).with_context(failed)?.flatten() {
-            let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-            if !hidden && entry.path().is_file() {
-                found[usize::from(is_bin(&entry.path()))] = true;
-            }
-        }
+    let files = files(paths)?;
+    let find = |tokens: bool| files.iter().find(|f| (f.kind == Kind::Tokens) == tokens);
+    if let (Some(text), Some(tokens)) = (find(false), find(true)) {
+        let [text, tokens] = [text, tokens].map(|file| file.path.display());
+        bail!(
+            "some of the data is text ({text}) and some is tokens ({tokens}); tokenize all or none"
+        );
     }
-    ensure!(
-        found != [true; 2],
-        "some of the data is text and some is tokens; tokenize all or none"
-    );
-    Ok(found[1])
+    Ok(find(true).is_some())
 }
 
 /// The ids of the token files at `paths`.
@@ -189,14 +209,8 @@ pub(crate) fn are_tokens(paths: &[PathBuf]) -> Result<bool> {
 /// When one cannot be read.
 pub(crate) fn vocab_of(paths: &[PathBuf]) -> Result<usize> {
     let mut vocab = 0;
-    for path in paths {
-        let files = match path.is_dir() {
-            true => fs::read_dir(path)?.flatten().map(|e| e.path()).collect(),
-            false => vec![path.clone()],
-        };
-        for file in files.iter().filter(|f| f.extension() == Some(OsStr::new(TOKENS))) {
-            vocab = vocab.max(TokenFile::open(file)?.vocab());
-        }
+    for file in files(paths)? {
+        vocab = vocab.max(TokenFile::open(&file.path)?.vocab());
     }
     Ok(vocab)
 }
@@ -339,6 +353,15 @@ impl Batches {
             rank: (rank, settings.processes),
             names,
         };
+        if documents && rank == 0 {
+            let (longer, all) = (data.longer_than(recipe.seq_len), data.documents());
+            if longer > 0 {
+                output::note(&format!(
+                    "note: {longer} of {all} documents are longer than --seq-len {} and are cut",
+                    recipe.seq_len
+                ));
+            }
+        }
         let evaluated = Packing { seed: None, ..packing.clone() };
         let tokens = [data.tokens(), held_out.as_ref().map_or(0, Dataset::tokens)];
         let held_out = held_out

@@ -1,9 +1,9 @@
 //! Documents of several token files, and the part that is held out.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::paths::{Kind, files};
 use super::token_file::TokenFile;
 use crate::{Result, TrainError};
 
@@ -23,24 +23,29 @@ pub(super) struct Document {
 }
 
 impl Dataset {
-    /// The documents of `paths`, each a file or a directory whose `.bin` files are taken by name, for a
-    /// model with `vocab` ids.
+    /// The documents of `paths`, each a token file or a directory of such, for a model with `vocab` ids.
     ///
     /// # Errors
-    /// When there is none, or one has more ids than the model.
+    /// As for [`files`] and [`TokenFile::open`]; when there is no document, a file is not named as one of tokens, has
+    /// more ids than the model, or an id that is not in its vocabulary.
     pub fn open(paths: &[PathBuf], vocab: usize) -> Result<Self> {
-        let mut files = Vec::new();
-        for path in paths.iter().map(|p| files_of(p)).collect::<Result<Vec<_>>>()?.concat() {
+        let mut token_files = Vec::new();
+        for file in files(paths)? {
+            let path = file.path;
+            if file.kind != Kind::Tokens {
+                return Err(TrainError::file(&path, "is no token file, by its ending"));
+            }
             let file = TokenFile::open(&path)?;
             if file.vocab() > vocab {
                 let has = file.vocab();
                 let why = format!("is of a vocabulary of {has} ids, the model's has {vocab}");
                 return Err(TrainError::file(&path, why));
             }
-            files.push(file);
+            file.check_ids()?;
+            token_files.push(file);
         }
         let mut documents = Vec::new();
-        for (file, number) in files.iter().zip(0u32..) {
+        for (file, number) in token_files.iter().zip(0u32..) {
             documents.extend((0..file.documents()).map(|i| {
                 let range = file.document(i);
                 Document { file: number, start: range.start, len: range.len() }
@@ -50,7 +55,7 @@ impl Dataset {
             let names: Vec<String> = paths.iter().map(|p| p.display().to_string()).collect();
             return Err(TrainError::Invalid(format!("no documents in {}", names.join(", "))));
         }
-        Ok(Dataset { files: files.into(), documents })
+        Ok(Dataset { files: token_files.into(), documents })
     }
 
     /// Number of documents.
@@ -61,6 +66,12 @@ impl Dataset {
     /// Number of tokens.
     pub fn tokens(&self) -> usize {
         self.documents.iter().map(|d| d.len).sum()
+    }
+
+    /// Number of documents that do not fit a sequence of `tokens`, and are cut.
+    pub fn longer_than(&self, tokens: usize) -> usize {
+        // The last token of a document is a target alone.
+        self.documents.iter().filter(|d| d.len > tokens + 1).count()
     }
 
     /// Cuts off the last `part` of all tokens, to be held out: `(to train on, held out)`. A document on
@@ -89,7 +100,7 @@ impl Dataset {
 
     /// What tells this data from other data.
     pub(super) fn identity(&self) -> Vec<u8> {
-        let mut bytes: Vec<u8> = self.files.iter().flat_map(TokenFile::identity).collect();
+        let mut bytes: Vec<u8> = self.checksums().flat_map(u32::to_le_bytes).collect();
         for document in [self.documents.first(), self.documents.last()].into_iter().flatten() {
             let Document { file, start, len } = *document;
             let numbers = [u64::from(file), start as u64, len as u64];
@@ -98,18 +109,9 @@ impl Dataset {
         bytes.extend((self.documents.len() as u64).to_le_bytes());
         bytes
     }
-}
 
-/// `path` itself, or the `.bin` files in it.
-fn files_of(path: &Path) -> Result<Vec<PathBuf>> {
-    if !path.is_dir() {
-        return Ok(vec![path.to_owned()]);
+    /// Of the contents of each file.
+    pub(super) fn checksums(&self) -> impl Iterator<Item = u32> {
+        self.files.iter().map(TokenFile::checksum)
     }
-    let entries = fs::read_dir(path).map_err(TrainError::io(path, "list"))?;
-    let mut files = entries
-        .map(|entry| Ok(entry.map_err(TrainError::io(path, "list"))?.path()))
-        .collect::<Result<Vec<_>>>()?;
-    files.retain(|p| p.extension().is_some_and(|e| e == "bin"));
-    files.sort();
-    Ok(files)
 }

@@ -47,6 +47,12 @@ pub struct InputNames {
 pub struct Position {
     /// Tells data and packing from others.
     pub digest: String,
+    /// CRC32C of each file of the data.
+    #[serde(default)]
+    pub files: Vec<u32>,
+    /// Sequences of a batch, those of all processes, and tokens of a sequence.
+    #[serde(default)]
+    pub batch: [usize; 2],
     /// The seed of the order.
     pub seed: Option<u64>,
     /// Passes over the data that are complete.
@@ -111,7 +117,8 @@ impl Loader {
         let sizes = [sequences * ranks, tokens, usize::from(packing.names.segments.is_some())];
         sizes.iter().for_each(|&n| identity.extend((n as u64).to_le_bytes()));
         let digest = hex(&identity);
-        let position = Position { digest, seed, ..Position::default() };
+        let (files, batch) = (data.checksums().collect(), [sequences * ranks, tokens]);
+        let position = Position { digest, files, batch, seed, ..Position::default() };
         let loader = Loader { data, packing, endless, epoch, position, positions };
         if !loader.epoch.pieces.iter().any(|p| loader.counts(p)) {
             return invalid("the data has no token to be predicted");
@@ -122,7 +129,7 @@ impl Loader {
     /// Whether there is a target in the piece.
     fn counts(&self, piece: &Piece) -> bool {
         let file = &self.data.files[piece.file as usize];
-        !file.is_masked() || (1..=piece.len).any(|i| file.counts(piece.start + i))
+        !file.is_masked() || (piece.from + 1..=piece.len).any(|i| file.counts(piece.start + i))
     }
 
     /// Takes up pieces until there is a choice, or the epoch has no more.
@@ -140,6 +147,37 @@ impl Loader {
     fn is_over(&mut self) -> bool {
         self.refill();
         self.position.window.is_empty()
+    }
+
+    /// Why `position` is not one of this loader.
+    fn difference(&self, position: &Position) -> TrainError {
+        let own = &self.position;
+        let invalid = |why: String| TrainError::Invalid(format!("position in the data: {why}"));
+        if position.seed != own.seed {
+            let show = |seed: Option<u64>| seed.map_or("none".to_owned(), |s| s.to_string());
+            let (was, is) = (show(position.seed), show(own.seed));
+            return invalid(format!("is of another seed: {was}, not {is}"));
+        }
+        // Positions of before say neither of these.
+        if position.batch != [0; 2] && position.batch != own.batch {
+            let [[b, t], [own_b, own_t]] = [position.batch, own.batch];
+            let is = format!("{own_b} sequences of {own_t} tokens");
+            return invalid(format!(
+                "is of batches of another size: {b} sequences of {t} tokens, not {is}"
+            ));
+        }
+        let (was, is) = (position.files.len(), own.files.len());
+        if was != is && was > 0 {
+            return invalid(format!("is of other data: of {was} files, and there are {is}"));
+        }
+        let changed = position.files.iter().zip(&own.files).position(|(was, is)| was != is);
+        match changed.and_then(|i| self.data.files.get(i)) {
+            Some(file) => {
+                let why = "has changed since the checkpoint, which cannot go on with other data";
+                TrainError::file(file.path(), why)
+            }
+            None => invalid("is of other data, or of batches made in another way".to_owned()),
+        }
     }
 
     fn begin(&mut self, epoch: u64) -> Result<()> {
@@ -186,10 +224,11 @@ impl Loader {
     fn piece(&self, piece: &Piece, segment: i32, rows: &mut Rows) -> Result<()> {
         let file = &self.data.files[piece.file as usize];
         let mut id = file.id(piece.start)?;
-        for i in piece.start + 1..=piece.start + piece.len {
+        for row in 0..piece.len {
+            let next = piece.start + row + 1;
             rows.ids.push(id as i32);
-            id = file.id(i)?;
-            let counts = file.counts(i);
+            id = file.id(next)?;
+            let counts = row >= piece.from && file.counts(next);
             rows.counted += usize::from(counts);
             rows.targets.push(if counts { id as i32 } else { -1 });
             rows.segments.push(segment);
@@ -237,10 +276,10 @@ impl BatchSource for Loader {
     }
 
     fn seek(&mut self, position: &Position) -> Result<()> {
-        let Position { digest, seed, epoch, next, window } = position;
+        let Position { digest, seed, epoch, next, window, .. } = position;
         let invalid = |why: &str| Err(TrainError::Invalid(format!("position in the data: {why}")));
         if *digest != self.position.digest || *seed != self.position.seed {
-            return invalid("is of other data, of batches of another size or of another seed");
+            return Err(self.difference(position));
         }
         self.begin(*epoch)?;
         let count = self.epoch.pieces.len();

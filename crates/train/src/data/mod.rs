@@ -2,14 +2,18 @@
 
 mod dataset;
 mod loader;
+mod paths;
 mod pieces;
 mod shuffle;
 mod source;
+mod text;
 mod token_file;
 mod token_writer;
 
 pub use dataset::Dataset;
 pub use loader::{InputNames, Loader, Packing, Position};
-pub use source::{Encode, Piece, RenderChat, Tokenization, Tokenized, for_each_text, tokenize};
+pub use paths::{DataFile, Kind, files};
+pub use source::{Encode, Piece, RenderChat, Tokenization, Tokenized, tokenize};
+pub use text::texts;
 pub use token_file::TokenFile;
 pub use token_writer::TokenWriter;

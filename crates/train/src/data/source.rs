@@ -1,12 +1,12 @@
 //! From text, JSON lines and chats to documents of tokens.
 
-use std::fs;
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::Value;
 
 use super::TokenWriter;
+use super::paths::{Kind, files};
+use super::text::{JsonLines, Record, are_tokens, read_text};
 use crate::{Result, TrainError};
 
 /// From text to ids.
@@ -65,113 +65,65 @@ pub struct Tokenized {
 
 /// Writes the documents of `paths` to `writer`.
 ///
-/// A path is a text file, a file of JSON lines (`.jsonl`, `.ndjson`), or a directory whose `.txt`, `.md` and JSON
-/// lines files are read in the order of their paths, at any depth. A JSON line is an object with `text`;
-/// with `prompt` and `completion`, of which the completion is to be predicted; or with `messages`, a chat.
+/// A path is a text file, a file of JSON lines, or a directory of those; which, say the names, as [`files`] has it. A
+/// JSON line is an object with `text`; with `prompt` and `completion`, of which the completion is to be predicted; or
+/// with `messages`, a chat. Empty texts are no documents.
 ///
 /// # Errors
-/// When a file cannot be read, a line is none of these or cannot be tokenized; says which.
+/// As for [`files`]; when a file is tokens already or cannot be read, a line is none of these or cannot be tokenized;
+/// says which. When the separator is empty.
 pub fn tokenize(
     paths: &[PathBuf],
     how: &Tokenization<'_>,
     writer: &mut TokenWriter,
 ) -> Result<Tokenized> {
-    let mut files = Vec::new();
-    paths.iter().try_for_each(|path| collect(path, &mut files))?;
+    if how.separator == Some("") {
+        return Err(TrainError::Invalid("the separator of documents is empty".to_owned()));
+    }
+    let files = files(paths)?;
     let mut done = Tokenized { files: files.len(), ..Tokenized::default() };
     for file in &files {
-        let mut add = |pieces: Pieces<'_>, place: &str| -> Result<()> {
-            let (ids, counts) = pieces
+        let path = &file.path;
+        let mut add = |record: &Record<'_>, place: &str| -> Result<()> {
+            if matches!(record, Record::Text("")) {
+                return Ok(());
+            }
+            let (ids, counts) = record
                 .tokens(how)
-                .map_err(|why| TrainError::file(file, format!("{place}: {why}")))?;
+                .map_err(|why| TrainError::file(path, format!("{place}: {why}")))?;
             writer.document(&ids, Some(&counts))?;
             done.documents += usize::from(!ids.is_empty());
             done.tokens += ids.len();
             done.counted += counts.iter().filter(|&&c| c).count();
             Ok(())
         };
-        if is_json_lines(file) {
-            json_lines(file, &mut |value, place| {
-                let wrong = |why: String| TrainError::file(file, format!("{place}: {why}"));
-                add(Pieces::of(value, how).map_err(wrong)?, place)
-            })?;
-            continue;
-        }
-        let text = fs::read_to_string(file).map_err(TrainError::io(file, "read"))?;
-        let documents: Vec<&str> = match how.separator.filter(|s| !s.is_empty()) {
-            Some(separator) => text.split(separator).map(str::trim).collect(),
-            None => vec![&text],
-        };
-        let filled = documents.into_iter().filter(|d| !d.is_empty()).enumerate();
-        for (number, document) in filled {
-            add(Pieces::Text(document), &format!("document {}", number + 1))?;
+        match file.kind {
+            Kind::Tokens => return Err(are_tokens(path)),
+            Kind::JsonLines => {
+                for line in JsonLines::open(path)? {
+                    let (place, value) = line?;
+                    let record = Record::of(&value)
+                        .map_err(|why| TrainError::file(path, format!("{place}: {why}")))?;
+                    add(&record, &place)?;
+                }
+            }
+            Kind::Text => {
+                let text = read_text(path)?;
+                let documents: Vec<&str> = match how.separator {
+                    Some(separator) => text.split(separator).map(str::trim).collect(),
+                    None => vec![&text],
+                };
+                let filled = documents.into_iter().filter(|d| !d.is_empty()).enumerate();
+                for (number, document) in filled {
+                    add(&Record::Text(document), &format!("document {}", number + 1))?;
+                }
+            }
         }
     }
     Ok(done)
 }
 
-/// Calls `take` with each text in `paths`, which are as for [`tokenize`]: whole files, and of JSON lines all that
-/// would be tokenized, chats without what a template adds.
-///
-/// # Errors
-/// When a file cannot be read or a line is none of the three.
-pub fn for_each_text(paths: &[PathBuf], take: &mut dyn FnMut(&str)) -> Result<()> {
-    let mut files = Vec::new();
-    paths.iter().try_for_each(|path| collect(path, &mut files))?;
-    for file in &files {
-        if !is_json_lines(file) {
-            take(&fs::read_to_string(file).map_err(TrainError::io(file, "read"))?);
-            continue;
-        }
-        json_lines(file, &mut |value, _| {
-            let message = |m: &Value| m.get("content").and_then(Value::as_str).map(str::to_owned);
-            let contents = value.get("messages").and_then(Value::as_array);
-            let texts = ["text", "prompt", "completion"].iter();
-            let texts = texts.filter_map(|key| value.get(key)?.as_str().map(str::to_owned));
-            texts.chain(contents.into_iter().flatten().filter_map(message)).for_each(|t| take(&t));
-            Ok(())
-        })?;
-    }
-    Ok(())
-}
-
-/// Calls `take` with the object in each line of `file`, and where that is.
-fn json_lines(file: &Path, take: &mut dyn FnMut(&Value, &str) -> Result<()>) -> Result<()> {
-    let opened = fs::File::open(file).map_err(TrainError::io(file, "read"))?;
-    for (number, line) in BufReader::new(opened).lines().enumerate() {
-        let line = line.map_err(TrainError::io(file, "read"))?;
-        if line.trim().is_empty() {
-            continue;
-        }
-        let place = format!("line {}", number + 1);
-        let value: Value = serde_json::from_str(&line)
-            .map_err(|e| TrainError::file(file, format!("{place}: {e}")))?;
-        take(&value, &place)?;
-    }
-    Ok(())
-}
-
-/// A document before it is tokenized.
-enum Pieces<'a> {
-    Text(&'a str),
-    Answer { prompt: &'a str, completion: &'a str },
-    Chat(Vec<Piece>),
-}
-
-impl<'a> Pieces<'a> {
-    fn of(value: &'a Value, how: &Tokenization<'_>) -> Result<Self, String> {
-        let text = |key: &str| value.get(key).and_then(Value::as_str);
-        if let Some(messages) = value.get("messages") {
-            let chat = how.chat.ok_or("is a chat, and there is no chat template")?;
-            return Ok(Pieces::Chat(chat(messages)?));
-        }
-        match (text("text"), text("prompt"), text("completion")) {
-            (Some(text), None, None) => Ok(Pieces::Text(text)),
-            (None, Some(prompt), Some(completion)) => Ok(Pieces::Answer { prompt, completion }),
-            _ => Err("has neither text, nor prompt and completion, nor messages".to_owned()),
-        }
-    }
-
+impl Record<'_> {
     /// Ids, and whether each is to be predicted.
     fn tokens(&self, how: &Tokenization<'_>) -> Result<(Vec<u32>, Vec<bool>), String> {
         let (mut ids, mut counts) = (Vec::new(), Vec::new());
@@ -181,48 +133,24 @@ impl<'a> Pieces<'a> {
         };
         let mark = |id: Option<u32>| id.into_iter().collect::<Vec<u32>>();
         match self {
-            Pieces::Text(text) => {
+            Record::Text(text) => {
                 push(mark(how.begin), true);
                 push(how.encode.encode(text, false)?, true);
                 push(mark(how.end), true);
             }
-            Pieces::Answer { prompt, completion } => {
+            Record::Answer { prompt, completion } => {
                 push(mark(how.begin), false);
                 push(how.encode.encode(prompt, false)?, false);
                 push(how.encode.encode(completion, false)?, true);
                 push(mark(how.end), true);
             }
-            Pieces::Chat(pieces) => {
-                for piece in pieces {
+            Record::Chat(messages) => {
+                let chat = how.chat.ok_or("is a chat, and there is no chat template")?;
+                for piece in chat(messages)? {
                     push(how.encode.encode(&piece.text, true)?, piece.counts);
                 }
             }
         }
         Ok((ids, counts))
     }
-}
-
-fn is_json_lines(path: &Path) -> bool {
-    path.extension().is_some_and(|e| e == "jsonl" || e == "ndjson")
-}
-
-/// The files to read at `path`.
-fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
-    if !path.is_dir() {
-        files.push(path.to_owned());
-        return Ok(());
-    }
-    let entries = fs::read_dir(path).map_err(TrainError::io(path, "list"))?;
-    let mut entries = entries
-        .map(|entry| Ok(entry.map_err(TrainError::io(path, "list"))?.path()))
-        .collect::<Result<Vec<_>>>()?;
-    entries.sort();
-    for entry in entries {
-        let text = entry.extension().is_some_and(|e| e == "txt" || e == "md");
-        let folder = entry.is_dir() && !entry.is_symlink();
-        if folder || text || is_json_lines(&entry) {
-            collect(&entry, files)?;
-        }
-    }
-    Ok(())
 }

@@ -11,7 +11,8 @@
 //! | 24 | 8 | number of tokens, n |
 //! | 32 | 8 | number of documents, d |
 //! | 40 | 8 | 1 if there is a loss mask, else 0 |
-//! | 48 | 16 | zeros |
+//! | 48 | 8 | 2^32 + the CRC32C of all after the header and then of the header before this number; 0 in old files |
+//! | 56 | 8 | zeros |
 //!
 //! then n ids, zeros up to a multiple of 8, d ends of documents (8 bytes each, ascending, counted in tokens; the
 //! last one is n) and, if there is a mask, a bit a token, the lowest of a byte first: whether the token is
@@ -27,6 +28,9 @@ use crate::{Result, TrainError};
 pub(super) const MAGIC: &[u8; 8] = b"RIGELTOK";
 pub(super) const VERSION: u32 = 1;
 pub(super) const HEADER: usize = 64;
+/// Where in the header the checksum is, and what says that there is one.
+pub(super) const CHECKSUM: usize = 48;
+pub(super) const HAS_CHECKSUM: u64 = 1 << 32;
 
 /// A mapped token file.
 #[derive(Clone, Debug)]
@@ -40,13 +44,15 @@ pub struct TokenFile {
     /// Where the ends and the mask begin.
     ends: usize,
     mask: Option<usize>,
+    checksum: u32,
 }
 
 impl TokenFile {
-    /// Maps the file at `path`, which must not be changed meanwhile.
+    /// Maps the file at `path`, which must not be changed meanwhile, and reads it once for its checksum.
     ///
     /// # Errors
-    /// When it cannot be mapped or its header or table of documents is wrong. Ids are checked when read.
+    /// When it cannot be mapped, its header or table of documents is wrong, or its contents are not those that were
+    /// written. Ids are checked when read.
     pub fn open(path: &Path) -> Result<Self> {
         let bytes = import::map_file(path)?;
         let wrong = |why: &str| TrainError::file(path, format!("is no token file: {why}"));
@@ -84,7 +90,9 @@ impl TokenFile {
         })?;
         let path = path.to_owned();
         let mask = masked.then_some(mask);
-        let file = TokenFile { path, bytes, width, vocab, tokens, documents, ends, mask };
+        let body = crc32c::crc32c(&bytes[HEADER..]);
+        let checksum = crc32c::crc32c_append(body, &bytes[..CHECKSUM]);
+        let file = TokenFile { path, bytes, width, vocab, tokens, documents, ends, mask, checksum };
         let mut start = 0;
         for i in 0..documents {
             let end = file.end(i);
@@ -96,6 +104,14 @@ impl TokenFile {
         }
         if start != tokens {
             let why = format!("the documents end at token {start} of {tokens}");
+            return Err(TrainError::file(&file.path, why));
+        }
+        let written = u64_at(&file.bytes, CHECKSUM);
+        if written != 0 && written != HAS_CHECKSUM | u64::from(checksum) {
+            let why = format!(
+                "is damaged: its contents are not those that were written (CRC32C {checksum:08x}, not {:08x})",
+                written as u32
+            );
             return Err(TrainError::file(&file.path, why));
         }
         Ok(file)
@@ -170,11 +186,17 @@ impl TokenFile {
         self.mask.is_some()
     }
 
-    /// Bytes that tell this file from others of other contents, as far as a few kilobytes can.
-    pub(super) fn identity(&self) -> Vec<u8> {
-        const END: usize = 4096;
-        let (head, tail) = (self.bytes.len().min(END), self.bytes.len().saturating_sub(END));
-        [&self.bytes[..head], &self.bytes[tail..]].concat()
+    /// Reads all ids.
+    ///
+    /// # Errors
+    /// When one is not in the vocabulary.
+    pub(super) fn check_ids(&self) -> Result<()> {
+        (0..self.tokens).try_for_each(|i| self.id(i).map(drop))
+    }
+
+    /// CRC32C of the contents.
+    pub(super) fn checksum(&self) -> u32 {
+        self.checksum
     }
 }
 

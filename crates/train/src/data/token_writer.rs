@@ -1,11 +1,12 @@
 //! Writes token files; the format is in `token_file`.
 
-use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::fs::{self, OpenOptions};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempPath};
 
-use super::token_file::{HEADER, MAGIC, VERSION};
+use super::token_file::{CHECKSUM, HAS_CHECKSUM, HEADER, MAGIC, VERSION};
 use crate::{Result, TrainError};
 
 /// Ids of which two bytes hold every one.
@@ -18,13 +19,17 @@ pub struct TokenWriter {
     /// Tokens after which the next document begins a new file.
     shard: Option<usize>,
     open: Option<Open>,
-    written: Vec<PathBuf>,
+    /// Files that are complete, under other names until all are, so that what fails leaves none. They are not kept
+    /// open: there may be more than a process may have open.
+    closed: Vec<TempPath>,
     documents: usize,
 }
 
 /// The file being written.
 struct Open {
     out: BufWriter<NamedTempFile>,
+    /// CRC32C of what is behind the header.
+    checksum: u32,
     ends: Vec<u64>,
     mask: Vec<u8>,
     masked: bool,
@@ -33,7 +38,8 @@ struct Open {
 
 impl TokenWriter {
     /// A writer of the file `path`, which appears when it is finished. With `shard`, a file takes documents
-    /// until it has so many tokens, and the files are `path` with `-00000`, `-00001` … before the extension.
+    /// until it has so many tokens, and the files are `path` with `-00000`, `-00001` … before the extension; none of
+    /// them may be there before.
     ///
     /// # Errors
     /// When there are no ids or more than 2^31.
@@ -42,7 +48,7 @@ impl TokenWriter {
             return Err(TrainError::file(path, format!("a vocabulary of {vocab} ids")));
         }
         let path = path.to_owned();
-        Ok(TokenWriter { path, vocab, shard, open: None, written: Vec::new(), documents: 0 })
+        Ok(TokenWriter { path, vocab, shard, open: None, closed: Vec::new(), documents: 0 })
     }
 
     /// Adds a document. `counts` says of each token whether it is to be predicted; by default all are.
@@ -64,16 +70,23 @@ impl TokenWriter {
             return Ok(());
         }
         self.documents += 1;
-        let failed = TrainError::io(&self.path, "write");
+        if self.open.is_none() {
+            let path = self.name(self.closed.len());
+            if self.shard.is_some() && path.symlink_metadata().is_ok() {
+                // Of a longer set the last would stay, and be read with this one.
+                let why = "is there already; remove the shards of before";
+                return Err(TrainError::file(&path, why));
+            }
+        }
         let open = match &mut self.open {
             Some(open) => open,
             None => self.open.insert(Open::create(&self.path)?),
         };
-        let put = |open: &mut Open| match self.vocab <= SHORT {
-            true => ids.iter().try_for_each(|&id| open.out.write_all(&(id as u16).to_le_bytes())),
-            false => ids.iter().try_for_each(|&id| open.out.write_all(&id.to_le_bytes())),
+        let bytes: Vec<u8> = match self.vocab <= SHORT {
+            true => ids.iter().flat_map(|&id| (id as u16).to_le_bytes()).collect(),
+            false => ids.iter().flat_map(|&id| id.to_le_bytes()).collect(),
         };
-        put(open).map_err(failed)?;
+        open.put(&bytes).map_err(TrainError::io(&self.path, "write"))?;
         for i in 0..ids.len() {
             let at = open.tokens + i;
             let counts = counts.is_none_or(|c| c[i]);
@@ -89,61 +102,85 @@ impl TokenWriter {
         if full { self.close() } else { Ok(()) }
     }
 
-    /// Ends the last file and returns the paths of all.
+    /// Ends the last file, gives all their names, and returns these.
     ///
     /// # Errors
-    /// When there was no document, or the system refuses.
+    /// When there was no document, or the system refuses; there is then no file.
     pub fn finish(mut self) -> Result<Vec<PathBuf>> {
         self.close()?;
-        if self.written.is_empty() {
+        if self.closed.is_empty() {
             return Err(TrainError::file(&self.path, "there is no document to write"));
         }
-        Ok(self.written)
+        let names: Vec<PathBuf> = (0..self.closed.len()).map(|i| self.name(i)).collect();
+        for (i, file) in std::mem::take(&mut self.closed).into_iter().enumerate() {
+            if let Err(e) = place(file, &names[i]) {
+                // What cannot be removed either stays; the first error says why.
+                names[..i].iter().for_each(|name| drop(fs::remove_file(name)));
+                return Err(e);
+            }
+        }
+        Ok(names)
+    }
+
+    /// The path of file `number`.
+    fn name(&self, number: usize) -> PathBuf {
+        if self.shard.is_none() {
+            return self.path.clone();
+        }
+        let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
+        let end = self.path.extension().unwrap_or("bin".as_ref()).to_string_lossy();
+        self.path.with_file_name(format!("{stem}-{number:05}.{end}"))
     }
 
     fn close(&mut self) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
-        let path = match self.shard {
-            None => self.path.clone(),
-            Some(_) => {
-                let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
-                let end = self.path.extension().unwrap_or("bin".as_ref()).to_string_lossy();
-                self.path.with_file_name(format!("{stem}-{:05}.{end}", self.written.len()))
-            }
-        };
-        if self.shard.is_some() && path.symlink_metadata().is_ok() {
-            // Of a longer set the last would stay, and be read with this one.
-            return Err(TrainError::file(&path, "is there already; remove the shards of before"));
-        }
-        let out = open.finish(self.vocab).map_err(TrainError::io(&path, "write"))?;
-        import::end_file(out, &path)?;
-        self.written.push(path);
+        let file = open.finish(self.vocab).map_err(TrainError::io(&self.path, "write"))?;
+        self.closed.push(file);
         Ok(())
     }
+}
+
+/// Gives a complete file its name.
+fn place(file: TempPath, name: &Path) -> Result<()> {
+    // Writable, as some systems put only such on disk.
+    let opened = OpenOptions::new().write(true).open(&file);
+    let opened = opened.map_err(TrainError::io(name, "write"))?;
+    Ok(import::end_file(BufWriter::new(NamedTempFile::from_parts(opened, file)), name)?)
 }
 
 impl Open {
     fn create(path: &Path) -> Result<Self> {
         let mut out = import::begin_file(path)?;
         out.write_all(&[0; HEADER]).map_err(TrainError::io(path, "write"))?;
-        Ok(Open { out, ends: Vec::new(), mask: Vec::new(), masked: false, tokens: 0 })
+        Ok(Open { out, checksum: 0, ends: Vec::new(), mask: Vec::new(), masked: false, tokens: 0 })
     }
 
-    fn finish(mut self, vocab: usize) -> std::io::Result<BufWriter<NamedTempFile>> {
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.checksum = crc32c::crc32c_append(self.checksum, bytes);
+        self.out.write_all(bytes)
+    }
+
+    fn finish(mut self, vocab: usize) -> io::Result<TempPath> {
         let width = if vocab <= SHORT { 2 } else { 4 };
         let bytes = HEADER + self.tokens * width;
-        self.out.write_all(&[0; 8][..bytes.next_multiple_of(8) - bytes])?;
-        self.ends.iter().try_for_each(|end| self.out.write_all(&end.to_le_bytes()))?;
+        self.put(&[0; 8][..bytes.next_multiple_of(8) - bytes])?;
+        let ends: Vec<u8> = self.ends.iter().flat_map(|end| end.to_le_bytes()).collect();
+        self.put(&ends)?;
         if self.masked {
-            self.out.write_all(&self.mask)?;
+            let mask = std::mem::take(&mut self.mask);
+            self.put(&mask)?;
         }
-        self.out.seek(SeekFrom::Start(0))?;
-        self.out.write_all(MAGIC)?;
-        self.out.write_all(&VERSION.to_le_bytes())?;
-        self.out.write_all(&(width as u32).to_le_bytes())?;
+        let mut header =
+            [&MAGIC[..], &VERSION.to_le_bytes(), &(width as u32).to_le_bytes()].concat();
         for number in [vocab, self.tokens, self.ends.len(), usize::from(self.masked)] {
-            self.out.write_all(&(number as u64).to_le_bytes())?;
+            header.extend((number as u64).to_le_bytes());
         }
-        Ok(self.out)
+        debug_assert_eq!(header.len(), CHECKSUM);
+        let checksum = crc32c::crc32c_append(self.checksum, &header);
+        header.extend((HAS_CHECKSUM | u64::from(checksum)).to_le_bytes());
+        self.out.seek(SeekFrom::Start(0))?;
+        self.out.write_all(&header)?;
+        let file = self.out.into_inner().map_err(|e| e.into_error())?;
+        Ok(file.into_temp_path())
     }
 }
