@@ -23,14 +23,15 @@ fn below(at: &str, saved: &Value, own: &Value, may_differ: &[&str]) -> Option<St
             below(&at, value, own, may_differ)
         });
     }
-    let same = match (saved, own) {
-        (Value::Number(a), Value::Number(b)) if a.is_f64() && b.is_f64() => {
-            let (a, b) = (a.as_f64()?, b.as_f64()?);
-            (a - b).abs() <= ROUNDING * a.abs()
-        }
-        _ => saved == own,
-    };
-    (!same).then(|| format!("{at} is {saved} in the checkpoint, {own} in the run"))
+    (!same(saved, own)).then(|| format!("{at} is {saved} in the checkpoint, {own} in the run"))
+}
+
+/// Whether two settings are one; floats apart from rounding.
+pub fn same(a: &Value, b: &Value) -> bool {
+    match (a.as_f64().zip(b.as_f64()), a.is_f64() || b.is_f64()) {
+        (Some((a, b)), true) => (a - b).abs() <= ROUNDING * a.abs(),
+        _ => a == b,
+    }
 }
 
 /// Size and CRC-32C of `files` one after another, as text: what tells files of a model from others, cheaply, and

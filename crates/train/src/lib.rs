@@ -31,7 +31,7 @@ mod prepared;
 mod schedule;
 mod trainer;
 
-pub use agreement::fingerprint;
+pub use agreement::{fingerprint, same};
 pub use batch::{Batch, BatchSource};
 pub use checkpoint::Checkpoint;
 pub use config::{Checkpoints, Config, EarlyStop, End, Progress};

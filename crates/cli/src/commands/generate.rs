@@ -33,8 +33,8 @@ pub(crate) struct Generate {
     /// Most tokens to generate
     #[arg(long, short = 'n', value_name = "N", default_value_t = 256)]
     max_tokens: usize,
-    /// Continue PROMPT N times, the n-th time from a seed n above the first; computed together, which takes far
-    /// less than N times as long, and printed once all have ended
+    /// Continue PROMPT N times, each time from the seed after the last one's; computed together, so that tokens take
+    /// far less than N times as long, and printed once all have ended
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..), conflicts_with = "slide")]
     samples: u16,
@@ -88,7 +88,8 @@ impl Generate {
                 _ => self.answers(&mut loaded, &tokenizer, &prompt_ids, &sampling)?,
             };
             if self.json {
-                reports.extend(answers.iter().zip(sampling.seed..).map(|(generated, seed)| {
+                reports.extend(answers.iter().zip(0..).map(|(generated, nth)| {
+                    let seed = sampling.seed.wrapping_add(nth);
                     report(&prompt_ids, generated, seed, &loaded, &tokenizer)
                 }));
             }

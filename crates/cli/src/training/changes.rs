@@ -48,7 +48,7 @@ impl Given<'_> {
         let (mut changes, mut wrong) = (Vec::new(), Vec::new());
         for (name, new) in &given {
             let old = own.get(name);
-            if old.is_some_and(|old| same(old, new)) {
+            if old.is_some_and(|old| train::same(old, new)) {
                 continue;
             }
             let was = old.map_or_else(|| "nothing".to_owned(), shown);
@@ -76,14 +76,6 @@ fn options(parts: &[Value]) -> Map<String, Value> {
     let says = |v: &Value| !v.is_null() && v.as_array().is_none_or(|items| !items.is_empty());
     let all = parts.iter().filter_map(Value::as_object).flatten();
     all.filter(|(_, v)| says(v)).map(|(key, v)| (key.replace('_', "-"), v.clone())).collect()
-}
-
-/// Whether two values are one, apart from rounding.
-fn same(a: &Value, b: &Value) -> bool {
-    match (a.as_f64(), b.as_f64()) {
-        (Some(a), Some(b)) => (a - b).abs() <= 1e-12 * a.abs(),
-        _ => a == b,
-    }
 }
 
 fn shown(value: &Value) -> String {

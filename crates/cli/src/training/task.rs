@@ -32,8 +32,8 @@ pub(super) fn fingerprint(model: &Model) -> Result<String> {
     let tensors = model.file().tensors();
     let mut files: BTreeSet<PathBuf> = tensors.iter().map(|t| t.file.to_owned()).collect();
     // Other formats have it in the same file.
-    if let (ModelFile::HuggingFace(_), Some(first)) = (model.file(), files.first()) {
-        files.insert(first.with_file_name("config.json"));
+    if let ModelFile::HuggingFace(dir) = model.file() {
+        files.insert(dir.path().join("config.json"));
     }
     Ok(train::fingerprint(files.iter().map(PathBuf::as_path))?)
 }

@@ -38,13 +38,16 @@ impl Session {
     /// As [`Session::new`], of `sequences` that keep step, as `runnable` takes them.
     ///
     /// # Errors
-    /// As [`Session::new`].
+    /// As [`Session::new`], and when there are no sequences.
     pub fn several(
         runnable: Box<dyn Runnable>,
         sequences: usize,
         context: usize,
         vocab: usize,
     ) -> Result<Self> {
+        if sequences == 0 {
+            return Err(Error::request("a session of no sequence"));
+        }
         let state = runnable.new_state()?;
         let (cached, further) = (Vec::new(), BTreeMap::new());
         Ok(Session { runnable, state, sequences, context, vocab, cached, further })
@@ -92,7 +95,7 @@ impl Session {
         self.cached.clear();
     }
 
-    /// The logits `[vocab]` after `ids`, the same for each sequence, one after the other. The longest beginning of `ids` that is in the cache is not
+    /// The logits after `ids`, which are all sequences' own: `[vocab]` of each, one after the other. The longest beginning of `ids` that is in the cache is not
     /// computed again; what else the cache held is forgotten.
     ///
     /// # Errors
