@@ -26,8 +26,8 @@ use tensor::Tensor;
 use crate::data::Position;
 use crate::{Config, LossScale, Progress, Result, TrainError};
 
-/// The version of the layout.
-pub(crate) const FORMAT: u32 = 1;
+/// The version of the layout, and of what a position in the data means.
+pub(crate) const FORMAT: u32 = 2;
 
 const WEIGHTS: &str = "weights.safetensors";
 const MOMENTS: &str = "optimizer.safetensors";
@@ -42,7 +42,7 @@ const ABANDONED: &str = "abandoned-";
 /// What of a run is no tensor.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Saved {
-    /// Version of the layout: 1.
+    /// Version of the layout: 2.
     pub format: u32,
     /// How far the run is.
     pub progress: Progress,
@@ -138,7 +138,10 @@ impl Checkpoint {
         let value: Value =
             serde_json::from_slice(&text).map_err(|e| TrainError::file(&file, e.to_string()))?;
         if value["format"] != FORMAT {
-            let why = format!("is of version {}, this program reads {FORMAT}", value["format"]);
+            let why = format!(
+                "was written by another version of Rigel: its format is {}, this one reads {FORMAT}",
+                value["format"]
+            );
             return Err(TrainError::file(&file, why));
         }
         let saved =

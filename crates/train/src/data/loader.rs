@@ -48,10 +48,8 @@ pub struct Position {
     /// Tells data and packing from others.
     pub digest: String,
     /// CRC32C of each file of the data.
-    #[serde(default)]
     pub files: Vec<u32>,
     /// Sequences of a batch, those of all processes, and tokens of a sequence.
-    #[serde(default)]
     pub batch: [usize; 2],
     /// The seed of the order.
     pub seed: Option<u64>,
@@ -126,6 +124,17 @@ impl Loader {
         Ok(loader)
     }
 
+    /// Batches that one pass takes at least: about as many as it does, whose sequences are nearly full.
+    pub fn batches(&self) -> usize {
+        let Packing { sequences, tokens, rank: (_, ranks), ref names, .. } = self.packing;
+        let pieces = self.epoch.pieces.iter().filter(|p| self.counts(p));
+        let filled = match names.segments {
+            Some(_) => pieces.map(|p| p.len).sum::<usize>().div_ceil(tokens),
+            None => pieces.count(),
+        };
+        filled.div_ceil(sequences * ranks)
+    }
+
     /// Whether there is a target in the piece.
     fn counts(&self, piece: &Piece) -> bool {
         let file = &self.data.files[piece.file as usize];
@@ -158,8 +167,7 @@ impl Loader {
             let (was, is) = (show(position.seed), show(own.seed));
             return invalid(format!("is of another seed: {was}, not {is}"));
         }
-        // Positions of before say neither of these.
-        if position.batch != [0; 2] && position.batch != own.batch {
+        if position.batch != own.batch {
             let [[b, t], [own_b, own_t]] = [position.batch, own.batch];
             let is = format!("{own_b} sequences of {own_t} tokens");
             return invalid(format!(
@@ -167,7 +175,7 @@ impl Loader {
             ));
         }
         let (was, is) = (position.files.len(), own.files.len());
-        if was != is && was > 0 {
+        if was != is {
             return invalid(format!("is of other data: of {was} files, and there are {is}"));
         }
         let changed = position.files.iter().zip(&own.files).position(|(was, is)| was != is);

@@ -1,5 +1,7 @@
 //! Documents cut into pieces that fit a sequence, in the order of one epoch.
 
+use std::ops::Range;
+
 use super::dataset::{Dataset, Document};
 use super::shuffle::{below, permutation, random};
 use crate::{Result, TrainError};
@@ -69,8 +71,9 @@ fn cut(
 }
 
 /// Cuts a document of which the rows that `counts` says are to be predicted: its answers. A piece holds an answer
-/// whole, those after it that fit too, and before it as much as there is room for; of an answer longer than `most`,
-/// each piece has what is before it in its first half.
+/// whole, with at least half of `most` before it where the answer leaves room for that; then those answers after it
+/// that fit whole too; and where these do not fill it, more of what is before. An answer longer than `most` is cut, and
+/// each piece of it begins with half of `most` of what is before. Every row is looked at a bounded number of times.
 fn cut_answers(
     document: &Document,
     rows: usize,
@@ -79,25 +82,29 @@ fn cut_answers(
     pieces: &mut Vec<Piece>,
 ) {
     let Document { file, start, .. } = *document;
-    let first_from = |row: usize| (row..rows).find(|&r| counts(r));
-    let end_from = |row: usize| (row..rows).find(|&r| !counts(r)).unwrap_or(rows);
-    let mut next = first_from(0);
-    while let Some(first) = next {
-        let mut end = end_from(first);
-        let half = most - most / 2;
-        let continued = first > 0 && counts(first - 1);
-        let whole = end - first <= if continued { half } else { most };
-        let room = if whole { end - first } else { half };
-        let begin = (first + room).saturating_sub(most);
-        let limit = begin + most;
-        end = end.min(limit);
-        next = first_from(end);
-        while let Some(answer) = next.filter(|_| whole)
-            && end_from(answer) <= limit
-        {
-            end = end_from(answer);
-            next = first_from(end);
-        }
+    let answer_from = |row: usize| {
+        let first = (row..rows).find(|&r| counts(r))?;
+        Some(first..(first..rows).find(|&r| !counts(r)).unwrap_or(rows))
+    };
+    let mut next = answer_from(0);
+    while let Some(Range { start: first, end: answer_end }) = next {
+        let before = first.saturating_sub(most / 2);
+        let is_rest = first > 0 && counts(first - 1);
+        let room = if is_rest { most - most / 2 } else { most };
+        let (begin, end) = if answer_end - first > room {
+            let end = before + most;
+            next = Some(end..answer_end);
+            (before, end)
+        } else {
+            let limit = before.max(answer_end.saturating_sub(most)) + most;
+            let mut end = answer_end;
+            next = answer_from(end);
+            while let Some(answer) = next.as_ref().filter(|a| a.end <= limit) {
+                end = answer.end;
+                next = answer_from(end);
+            }
+            (end.saturating_sub(most), end)
+        };
         pieces.push(Piece { file, start: start + begin, len: end - begin, from: first - begin });
     }
 }

@@ -191,13 +191,24 @@ impl TokenFile {
     /// # Errors
     /// When one is not in the vocabulary.
     pub(super) fn check_ids(&self) -> Result<()> {
-        (0..self.tokens).try_for_each(|i| self.id(i).map(drop))
+        let ids = &self.bytes[HEADER..HEADER + self.tokens * self.width];
+        let vocab = self.vocab;
+        let wrong = match self.width {
+            2 => first_beyond(ids, |id| usize::from(u16::from_le_bytes(id)) >= vocab),
+            _ => first_beyond(ids, |id| u32::from_le_bytes(id) as usize >= vocab),
+        };
+        wrong.map_or(Ok(()), |i| self.id(i).map(drop))
     }
 
     /// CRC32C of the contents.
     pub(super) fn checksum(&self) -> u32 {
         self.checksum
     }
+}
+
+/// The first of the ids of `N` bytes that `is_beyond` the vocabulary.
+fn first_beyond<const N: usize>(ids: &[u8], is_beyond: impl Fn([u8; N]) -> bool) -> Option<usize> {
+    ids.as_chunks().0.iter().position(|id| is_beyond(*id))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {

@@ -162,6 +162,32 @@ proptest! {
         check(&documents, tokens, None)?;
     }
 
+    /// Of long answers and prompts, each target is predicted once and sees half a sequence before it, or as much as
+    /// there is; only an answer of nearly a whole sequence, which is not cut, leaves less.
+    #[test]
+    fn answers(
+        turns in prop::collection::vec((2usize..30, 1usize..30), 1..20), tokens in 1usize..24, shuffled: bool,
+    ) {
+        let flags = |&(asked, answered): &(usize, usize)| {
+            [vec![false; asked], vec![true; answered]].concat()
+        };
+        let flags: Vec<bool> = turns.iter().flat_map(flags).collect();
+        let document: Vec<(u32, bool)> = (1..).zip(flags).collect();
+        check(&vec![document.clone()], tokens, shuffled.then_some(1))?;
+        let mut expected = Vec::new();
+        for &(asked, answered) in &turns {
+            // The input of the first target is the last that was asked.
+            let first = expected.len() + asked - 1;
+            let room = if answered <= tokens { tokens - answered } else { tokens };
+            let least = |row: usize| row.min((tokens / 2).min(room + row.saturating_sub(first)));
+            expected.extend((expected.len()..first + 1 + answered).map(least));
+        }
+        for (id, _, context) in pass(&document, tokens).0 {
+            let least = expected[id as usize - 1];
+            prop_assert!(context >= least, "id {id} sees {context}, not {least}");
+        }
+    }
+
     #[test]
     fn files_hold_what_was_written(documents in documents(true)) {
         let dir = tempfile::tempdir().unwrap();
@@ -268,11 +294,39 @@ fn changed_data_is_noticed() {
     open(8).seek(&position).unwrap();
     let error = open(9).seek(&position).unwrap_err().to_string();
     assert!(error.contains("data.bin: has changed since the checkpoint"), "{error}");
-    // Positions of before do not say which.
-    let before = Position { files: Vec::new(), batch: [0; 2], ..position };
-    open(8).seek(&before).unwrap();
-    let error = open(9).seek(&before).unwrap_err().to_string();
-    assert!(error.contains("other data"), "{error}");
+}
+
+/// What is seen in one pass over a document, and how many rows that takes.
+fn pass(document: &[(u32, bool)], tokens: usize) -> (Vec<(i32, i32, usize)>, usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let data = write(dir.path(), &vec![document.to_vec()]);
+    let mut loader = Loader::held_out(data, packing(tokens, None)).unwrap();
+    let (least, mut batches) = (loader.batches(), 0);
+    let (mut found, mut rows) = (Vec::new(), 0);
+    while let Some(batch) = loader.next_batch().unwrap() {
+        found.extend(seen(&batch, tokens));
+        rows += batch.tokens;
+        batches += 1;
+    }
+    assert!(least <= batches && rows.div_ceil(3 * tokens) == least, "{least} of {batches}");
+    (found, rows)
+}
+
+/// Short answers share a piece, which is no more than half what was before.
+#[test]
+fn many_short_answers_take_few_pieces() {
+    // 100 turns of 20 ids asked and 20 answered: six answers at the beginning, then three a piece.
+    let document: Vec<(u32, bool)> = (1..=4000).map(|id| (id, (id - 1) / 20 % 2 == 1)).collect();
+    let (found, rows) = pass(&document, 256);
+    assert_eq!(found.len(), 2000);
+    // The first ends with the sixth answer, after 239 rows; 31 have three each; and the last has one.
+    assert_eq!(rows, 239 + 32 * 256);
+    // One long answer is cut into halves of a sequence, each with the other half before it.
+    let document: Vec<(u32, bool)> = (1..=4000).map(|id| (id, id > 100)).collect();
+    let (found, rows) = pass(&document, 256);
+    assert_eq!(found.len(), 3900);
+    // All rows up to 256; 29 halves; and what is left, with all that there is room for.
+    assert_eq!(rows, 256 + 30 * 256);
 }
 
 /// An answer is trained on with what is right before it, however long that is.
