@@ -2,7 +2,9 @@
 
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
-use tokenizers::{AddedToken, NormalizerWrapper, SplitDelimiterBehavior, Tokenizer as Library};
+use tokenizers::{
+    AddedToken, ModelWrapper, NormalizerWrapper, SplitDelimiterBehavior, Tokenizer as Library,
+};
 
 use super::bpe::{GPT2, LLAMA3, QWEN2};
 
@@ -40,7 +42,10 @@ impl Places {
         }
         let single = |piece: &String| piece.chars().nth(1).is_none();
         let plain = library.get_normalizer().is_none() && steps.is_empty() && added.is_empty();
-        match plain && library.get_vocab(false).keys().all(single) {
+        match plain
+            && is_alike_everywhere(library.get_model())
+            && library.get_vocab(false).keys().all(single)
+        {
             true => Places::Characters,
             false => Places::Nowhere,
         }
@@ -70,6 +75,18 @@ impl Places {
                 places(&text[from - before..]).next().map(|i| from - before + i)
             }
         }
+    }
+}
+
+/// Whether the ids of a character, if it is not merged with others, are the same wherever it is in a text.
+fn is_alike_everywhere(model: &ModelWrapper) -> bool {
+    match model {
+        ModelWrapper::BPE(bpe) => {
+            !bpe.fuse_unk
+                && bpe.continuing_subword_prefix.is_none()
+                && bpe.end_of_word_suffix.is_none()
+        }
+        _ => false,
     }
 }
 
@@ -229,6 +246,25 @@ mod tests {
         for (pre, added, expected) in cases {
             let library = Library::from_bytes(json(pre, &added)).unwrap();
             assert_eq!(Places::of(&library), expected, "{pre} {added}");
+        }
+        // Characters are tokens of their own only where the model does not look around them.
+        let models = [
+            (r#""type":"BPE","merges":[]"#, Places::Characters),
+            (r#""type":"BPE","merges":[],"unk_token":"b""#, Places::Characters),
+            (r#""type":"BPE","merges":[],"unk_token":"b","fuse_unk":true"#, Places::Nowhere),
+            (r##""type":"BPE","merges":[],"continuing_subword_prefix":"#""##, Places::Nowhere),
+            (r#""type":"BPE","merges":[],"end_of_word_suffix":"b""#, Places::Nowhere),
+            (r#""type":"WordLevel","unk_token":"b""#, Places::Nowhere),
+            (
+                r###""type":"WordPiece","unk_token":"b","continuing_subword_prefix":"##","max_input_chars_per_word":9"###,
+                Places::Nowhere,
+            ),
+        ];
+        for (model, expected) in models {
+            let json =
+                format!(r#"{{"version":"1.0","model":{{{model},"vocab":{{"a":0,"b":1}}}}}}"#);
+            let library = Library::from_bytes(json).unwrap();
+            assert_eq!(Places::of(&library), expected, "{model}");
         }
         let made = tempfile::tempdir().unwrap();
         let texts = ["the characters".to_owned()];
