@@ -62,21 +62,30 @@ impl Heeded {
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         self.0.clone()
     }
+
+    /// Ends the program if there was a signal.
+    pub(crate) fn act(self) {
+        let flag = self.flag();
+        // From here on another one ends it by itself, so none is lost.
+        drop(self);
+        if flag.load(Ordering::Relaxed) {
+            end(SIGNAL.load(Ordering::Relaxed));
+        }
+    }
 }
 
 /// Does `work`, which writes something whole or not at all: a signal ends the program after it, another one at once.
 pub(crate) fn after<T>(work: impl FnOnce() -> T) -> T {
     let heeded = Heeded::new();
     let done = work();
-    if heeded.flag().load(Ordering::Relaxed) {
-        end(SIGNAL.load(Ordering::Relaxed));
-    }
+    heeded.act();
     done
 }
 
 /// Ends the program for a signal.
 fn end(signal: i32) -> ! {
-    scratch::remove();
+    // Another thread that fails for what is removed beneath it is to say nothing, and not to end first.
+    let _held = scratch::remove_last();
     process::exit(SIGNALLED + signal)
 }
 

@@ -47,9 +47,14 @@ impl Drop for Unfinished {
 
 /// Removes the folder with all that is in it, if it was made, and what is unfinished.
 pub(crate) fn remove() {
-    let unfinished = unfinished().take();
-    let folder = lock().take();
-    for dir in [unfinished.as_deref(), folder.as_ref().map(TempDir::path)].into_iter().flatten() {
+    drop(remove_last());
+}
+
+/// As [`remove`]. As long as what is returned lives, who else would remove or finish something waits.
+pub(crate) fn remove_last() -> MutexGuard<'static, Option<PathBuf>> {
+    let mut unfinished = unfinished();
+    let (dir, folder) = (unfinished.take(), lock().take());
+    for dir in [dir.as_deref(), folder.as_ref().map(TempDir::path)].into_iter().flatten() {
         let gone = || match fs::remove_dir_all(dir) {
             Err(e) => e.kind() == io::ErrorKind::NotFound,
             Ok(()) => false,
@@ -57,6 +62,7 @@ pub(crate) fn remove() {
         // Nobody is left to tell of an error.
         let _ = (0..ATTEMPTS).any(|_| gone());
     }
+    unfinished
 }
 
 fn unfinished() -> MutexGuard<'static, Option<PathBuf>> {

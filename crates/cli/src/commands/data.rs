@@ -1,16 +1,19 @@
 //! `rigel data`: data for training.
 
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
 use llm::{LoadOptions, Model, Tokenizer};
 use serde_json::json;
-use train::data::{Kind, files};
+use train::data::{Kind, TokenWriter, Tokenized, files};
 
+use crate::interrupt::Heeded;
 use crate::loading::ModelName;
 use crate::training::corpus::{SeparatorArgs, Words, said};
-use crate::{destination, output};
+use crate::training::run::renamed;
+use crate::{destination, output, scratch};
 
 /// Prepare data for training
 #[derive(Subcommand)]
@@ -81,7 +84,7 @@ impl Tokenize {
             vocab,
             separator: self.separator.separator.as_deref(),
         };
-        let (files, done) = words.write(&self.data, &self.output, self.shard)?;
+        let (files, done) = self.write(&words)?;
         if self.json {
             return output::json(&json!({
                 "files": files,
@@ -93,5 +96,41 @@ impl Tokenize {
         }
         output::line(&said(&done))?;
         files.iter().try_for_each(|file| output::line(&file.display().to_string()))
+    }
+
+    /// Writes the files in a directory of their own, which a signal removes, and gives them their names when all are
+    /// whole.
+    fn write(&self, words: &Words<'_>) -> Result<(Vec<PathBuf>, Tokenized)> {
+        // What is in the way is to be known now, not at the end.
+        TokenWriter::new(&self.output, words.vocab, self.shard)?;
+        let failed = || format!("{}: cannot write", self.output.display());
+        let beside = self.output.parent().filter(|p| !p.as_os_str().is_empty());
+        let beside = beside.unwrap_or(Path::new("."));
+        let partial = tempfile::Builder::new().prefix(import::PARTIAL).tempdir_in(beside);
+        let partial = partial.with_context(failed)?;
+        let unfinished = scratch::Unfinished::new(partial.path());
+        let to = partial.path().join(self.output.file_name().unwrap_or_default());
+        let written = words.write(&self.data, &to, self.shard);
+        let (files, done) = written.map_err(|error| {
+            renamed(error, &partial.path().join(""), &self.output.with_file_name(""))
+        })?;
+        let name = |file: &PathBuf| Some(self.output.with_file_name(file.file_name()?));
+        let names: Vec<PathBuf> = files.iter().filter_map(name).collect();
+        let heeded = Heeded::new();
+        drop(unfinished);
+        for (i, (file, name)) in files.iter().zip(&names).enumerate() {
+            if let Err(error) = fs::rename(file, name) {
+                // What cannot be removed either stays; the first error says why.
+                names[..i].iter().for_each(|name| drop(fs::remove_file(name)));
+                return Err(error).with_context(failed);
+            }
+        }
+        if cfg!(unix) {
+            // The names too are to be on disk.
+            File::open(beside).and_then(|dir| dir.sync_all()).with_context(failed)?;
+        }
+        drop(partial);
+        heeded.act();
+        Ok((names, done))
     }
 }

@@ -315,6 +315,8 @@ pub(crate) struct Batches {
     pub(crate) tokens: [usize; 2],
     /// Whether a sequence may hold several documents.
     pub(crate) documents: bool,
+    /// Documents to train on that no sequence holds whole, of how many.
+    pub(crate) cut: [usize; 2],
 }
 
 impl Batches {
@@ -353,21 +355,14 @@ impl Batches {
             rank: (rank, settings.processes),
             names,
         };
-        if documents && rank == 0 {
-            let (longer, all) = (data.longer_than(recipe.seq_len), data.documents());
-            if longer > 0 {
-                output::note(&format!(
-                    "note: {longer} of {all} documents are longer than --seq-len {} and are cut",
-                    recipe.seq_len
-                ));
-            }
-        }
+        let longer = if documents { data.longer_than(recipe.seq_len) } else { 0 };
+        let cut = [longer, data.documents()];
         let evaluated = Packing { seed: None, ..packing.clone() };
         let tokens = [data.tokens(), held_out.as_ref().map_or(0, Dataset::tokens)];
         let held_out = held_out
             .map(|d| Loader::held_out(d, evaluated))
             .transpose()
             .context("held-out data (--held-out, --eval-data)")?;
-        Ok(Batches { train: Loader::new(data, packing)?, held_out, tokens, documents })
+        Ok(Batches { train: Loader::new(data, packing)?, held_out, tokens, documents, cut })
     }
 }

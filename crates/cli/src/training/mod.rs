@@ -7,6 +7,7 @@
 //! - `lock`: what the one process has locked that goes on with it;
 //! - `checkpoints/`, `metrics.jsonl` and TensorBoard's event files, which [`train`] writes;
 //! - `engine.jsonl`: what each step took of an engine;
+//! - `metrics.jsonl.N`, `engine.jsonl.N`: such a file as it was, where not all of it could be gone on with;
 //! - `final/`, `final.gguf` or `adapter/`: the result.
 //!
 //! Of several processes the first alone writes it, and all read it.

@@ -43,9 +43,9 @@ pub(super) fn create(
     if dir.symlink_metadata().is_ok() {
         return Err(is_there());
     }
-    let (mut unfinished, mut filled) = (None, false);
+    let (mut unfinished, mut heeded) = (None, None);
     let made = import::write_directory(dir, |partial| {
-        // A signal must not leave half of it behind.
+        // A signal must not leave half of it behind
         unfinished = Some(scratch::Unfinished::new(partial));
         let whole = || {
             let mut settings = fill(partial)?;
@@ -56,9 +56,15 @@ pub(super) fn create(
             settings.write(partial)
         };
         whole().map_err(|error| renamed(error, partial, dir))?;
-        filled = true;
+        // and, once it is whole, must not remove it while it gets its name.
+        heeded = Some(Heeded::new());
+        unfinished = None;
         Ok(())
     });
+    let filled = heeded.is_some();
+    if let Some(heeded) = heeded {
+        heeded.act();
+    }
     // Another process was faster.
     if filled && made.is_err() && dir.symlink_metadata().is_ok() {
         return Err(is_there());
@@ -135,6 +141,13 @@ impl Settings {
             Some(exchange) => trainer.with_exchange(exchange.clone()),
             None => trainer,
         };
+        let [cut, all] = batches.cut;
+        if cut > 0 && leads(others) {
+            output::note(&format!(
+                "note: {cut} of {all} documents are longer than --seq-len {} and are cut",
+                self.recipe.seq_len
+            ));
+        }
         // On an engine what it does not take is the CPU's, always.
         let says = !half && leads(others);
         for fallback in trainer.fallbacks().iter().filter(|_| says).take(1) {
@@ -267,7 +280,7 @@ pub(super) fn lines<L: Line>(path: &Path, done: u64) -> train::Result<JsonLines<
     let lines = JsonLines::open(path, done)?;
     if let Some(aside) = lines.set_aside() {
         let (path, aside) = (path.display(), aside.display());
-        let why = if done == 0 { "steps that are taken anew" } else { "a damaged line" };
+        let why = if lines.damaged() { "a damaged line" } else { "steps that are taken anew" };
         output::note(&format!("note: {path}: has {why}; as it was it is now {aside}"));
     }
     Ok(lines)

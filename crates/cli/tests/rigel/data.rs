@@ -1,8 +1,16 @@
 //! Data for training: what is taken for it, what is said about it, and what is refused.
 
 use std::fs;
+#[cfg(unix)]
+use std::process::{Command, Stdio};
+#[cfg(unix)]
+use std::thread;
+#[cfg(unix)]
+use std::time::Duration;
 
 use crate::run::assert_fails;
+#[cfg(unix)]
+use crate::run::command;
 use crate::training::Place;
 
 const WORDS: [&str; 2] = ["--tokenizer", "words/tokenizer.json"];
@@ -98,5 +106,41 @@ fn documents_that_are_cut_are_counted() {
     let run = place.rigel(&[&arguments[..], &more].concat());
     assert_eq!(run.code, 0, "{}", run.err);
     let note = "note: 2 of 3 documents are longer than --seq-len 16 and are cut";
-    assert!(run.err.contains(note), "{}", run.err);
+    assert_eq!(run.err.matches(note).count(), 1, "{}", run.err);
+}
+
+/// A signal ends tokenizing at once, and of its shards nothing is left.
+#[test]
+#[cfg(unix)]
+fn a_signal_while_shards_are_written() {
+    let place = place();
+    place.write("many.jsonl", &"{\"text\": \"The cat saw the dog.\"}\n".repeat(400_000));
+    let names = |at: &str| -> Vec<String> {
+        let entries = fs::read_dir(at).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    let at = place.0.path().to_str().unwrap();
+    let before = names(at);
+    let mut command = command();
+    let tokenize = ["data", "tokenize", "many.jsonl", "-o", "s.bin", "--shard", "50"];
+    command.current_dir(&place.0).args(tokenize).args(WORDS);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let several = || {
+        let new = names(at).into_iter().find(|name| !before.contains(name));
+        // It may be gone before it is looked into.
+        new.is_some_and(|dir| fs::read_dir(place.path(&dir)).is_ok_and(|shards| shards.count() > 3))
+    };
+    while !several() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended");
+        thread::sleep(Duration::from_millis(5));
+    }
+    let kill = ["-INT".to_owned(), child.id().to_string()];
+    assert!(Command::new("kill").args(kill).status().unwrap().success());
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(130));
+    assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
+    assert_eq!(names(at), before);
 }

@@ -198,8 +198,14 @@ fn what_was_lost_or_damaged() {
         assert!(again.err.contains(part), "{} lacks {part}", again.err);
     }
     assert_eq!(fs::read_to_string(place.path("run/metrics.jsonl.2")).unwrap(), longer);
+    assert!(again.err.contains("metrics.jsonl: has steps that are taken anew"), "{}", again.err);
     let steps = place.records("run").iter().filter(|r| r["kind"] == "step").count();
     assert_eq!(steps, 5);
+
+    fs::remove_dir_all(place.path("run/checkpoints")).unwrap();
+    fs::write(&metrics, "<\n").unwrap();
+    let again = resume(&place, &[]);
+    assert!(again.err.contains("metrics.jsonl: has a damaged line"), "{}", again.err);
 
     // The first evaluation stays the best one of a run that learns nothing.
     let options = ["--lr", "1e-30", "--patience", "2", "--eval-every", "2", "--keep", "1"];

@@ -39,16 +39,25 @@ struct Open {
 impl TokenWriter {
     /// A writer of the file `path`, which appears when it is finished. With `shard`, a file takes documents
     /// until it has so many tokens, and the files are `path` with `-00000`, `-00001` … before the extension; none of
-    /// them may be there before.
+    /// such a name may be there before.
     ///
     /// # Errors
-    /// When there are no ids or more than 2^31.
+    /// When there are no ids or more than 2^31, or a file is in the way.
     pub fn new(path: &Path, vocab: usize, shard: Option<usize>) -> Result<Self> {
         if vocab == 0 || vocab > 1 << 31 {
             return Err(TrainError::file(path, format!("a vocabulary of {vocab} ids")));
         }
         let path = path.to_owned();
-        Ok(TokenWriter { path, vocab, shard, open: None, closed: Vec::new(), documents: 0 })
+        let writer =
+            TokenWriter { path, vocab, shard, open: None, closed: Vec::new(), documents: 0 };
+        match writer.shards()?.into_iter().min() {
+            // Of a longer set the last would stay, and be read with this one.
+            Some(name) => {
+                let path = writer.path.with_file_name(name);
+                Err(TrainError::file(&path, "is there already; remove the shards of before"))
+            }
+            None => Ok(writer),
+        }
     }
 
     /// Adds a document. `counts` says of each token whether it is to be predicted; by default all are.
@@ -70,14 +79,6 @@ impl TokenWriter {
             return Ok(());
         }
         self.documents += 1;
-        if self.open.is_none() {
-            let path = self.name(self.closed.len());
-            if self.shard.is_some() && path.symlink_metadata().is_ok() {
-                // Of a longer set the last would stay, and be read with this one.
-                let why = "is there already; remove the shards of before";
-                return Err(TrainError::file(&path, why));
-            }
-        }
         let open = match &mut self.open {
             Some(open) => open,
             None => self.open.insert(Open::create(&self.path)?),
@@ -127,9 +128,32 @@ impl TokenWriter {
         if self.shard.is_none() {
             return self.path.clone();
         }
+        let (begin, end) = self.around();
+        self.path.with_file_name(format!("{begin}{number:05}{end}"))
+    }
+
+    /// What is before and behind the number in the name of a shard.
+    fn around(&self) -> (String, String) {
         let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
         let end = self.path.extension().unwrap_or("bin".as_ref()).to_string_lossy();
-        self.path.with_file_name(format!("{stem}-{number:05}.{end}"))
+        (format!("{stem}-"), format!(".{end}"))
+    }
+
+    /// The names of the shards that are there.
+    fn shards(&self) -> Result<Vec<String>> {
+        if self.shard.is_none() {
+            return Ok(Vec::new());
+        }
+        let (begin, end) = self.around();
+        let is_shard = |name: &String| {
+            let number = name.strip_prefix(&begin).and_then(|rest| rest.strip_suffix(&end));
+            number.is_some_and(|n| n.len() >= 5 && n.bytes().all(|b| b.is_ascii_digit()))
+        };
+        let parent = self.path.parent().filter(|p| !p.as_os_str().is_empty());
+        let dir = parent.unwrap_or(Path::new("."));
+        let entries = fs::read_dir(dir).map_err(TrainError::io(dir, "read"))?;
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        Ok(names.filter(is_shard).collect())
     }
 
     fn close(&mut self) -> Result<()> {

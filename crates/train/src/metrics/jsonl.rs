@@ -55,6 +55,7 @@ pub struct JsonLines<L = Record> {
     path: PathBuf,
     file: File,
     set_aside: Option<PathBuf>,
+    damaged: bool,
     lines: PhantomData<L>,
 }
 
@@ -66,7 +67,7 @@ impl<L: Line> JsonLines<L> {
     /// # Errors
     /// When the file cannot be read or written.
     pub fn open(path: &Path, done: u64) -> Result<Self> {
-        let (mut lines, mut lost) = (Vec::new(), false);
+        let (mut lines, mut lost, mut damaged) = (Vec::new(), false, false);
         if path.exists() {
             let bytes = fs::read(path).map_err(TrainError::io(path, "read"))?;
             // What follows the last one was cut off.
@@ -75,20 +76,25 @@ impl<L: Line> JsonLines<L> {
                     Ok(found) if done == 0 => lost |= found.step() > 0,
                     Ok(found) if found.step() <= done => lines.extend_from_slice(line),
                     Ok(_) => {}
-                    Err(_) => lost = true,
+                    Err(_) => damaged = true,
                 }
             }
         }
-        let set_aside = lost.then(|| set_aside(path)).transpose()?;
+        let set_aside = (lost || damaged).then(|| set_aside(path)).transpose()?;
         import::write_file(path, |out| out.write_all(&lines))?;
         let file = OpenOptions::new().append(true).open(path);
         let file = file.map_err(TrainError::io(path, "open"))?;
-        Ok(JsonLines { path: path.to_owned(), file, set_aside, lines: PhantomData })
+        Ok(JsonLines { path: path.to_owned(), file, set_aside, damaged, lines: PhantomData })
     }
 
     /// What the file that was there is called now, if not all of it was taken over.
     pub fn set_aside(&self) -> Option<&Path> {
         self.set_aside.as_deref()
+    }
+
+    /// Whether the file that was there had a line that is none.
+    pub fn damaged(&self) -> bool {
+        self.damaged
     }
 
     /// Writes a line.
