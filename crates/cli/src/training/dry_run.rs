@@ -44,7 +44,7 @@ pub(crate) fn dry_run(dir: &Path, as_json: bool) -> Result<()> {
     let batch = (recipe.batch * recipe.seq_len) as u64;
     let steps = whole.schedule.total;
     let evaluations = whole.evaluate_every.map_or(1, |every| steps.div_ceil(every));
-    let batches_each = (batches.tokens[1] as u64).div_ceil(batch);
+    let batches_each = batches.held_out.as_ref().map_or(0, |h| h.batches() as u64);
     let batches_each = whole.evaluate_batches.map_or(batches_each, |n| batches_each.min(n as u64));
     let total_s = step_s * steps as f64
         + evaluation_s.map_or(0.0, |s| s * evaluations as f64 * batches_each as f64);
