@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the text that the stories model is trained on: SmolLM2-135M-Instruct writes it, and this cleans it.
 
-    python3 docs/stories/write.py --rigel RIGEL --out DIR [--prompts 128]
+    python3 docs/stories/write.py --rigel RIGEL --out DIR [--prompts 144]
 
 For each prompt RIGEL continues it 32 times at once (`rigel generate --samples`); DIR/raw.jsonl keeps what came, and a
 prompt that is in it already is not asked again, so that a run which was stopped goes on. Then all of it is cleaned:
@@ -91,13 +91,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rigel", required=True, help="the program")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--prompts", type=int, default=128)
+    parser.add_argument("--prompts", type=int, default=144)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     raw = given.out / "raw.jsonl"
     answers = {}
     if raw.exists():
-        answers = {line["prompt"]: line["answers"] for line in map(json.loads, raw.read_text().splitlines())}
+        # A line without an end was cut off.
+        whole = [line for line in raw.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        raw.write_text("".join(whole))
+        answers = {line["prompt"]: line["answers"] for line in map(json.loads, whole)}
     wanted = prompts(given.prompts)
     for seed, prompt in enumerate(wanted):
         if prompt not in answers:
@@ -109,6 +112,7 @@ def main():
     for number, prompt in enumerate(wanted):
         part = held_out if number % HELD_OUT == HELD_OUT - 1 else trained
         part += filter(None, map(clean, answers[prompt]))
+    trained = [story for story in trained if story not in held_out]
     for name, part in [("stories", trained), ("held-out", held_out)]:
         lines = "".join(json.dumps({"text": story}) + "\n" for story in part)
         (given.out / f"{name}.jsonl").write_text(lines)

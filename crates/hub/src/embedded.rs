@@ -18,7 +18,7 @@ pub struct Embedded {
 /// Continues a story; `docs/stories/README.md` says what it was made of and what it cannot do.
 pub static STORIES: Embedded = Embedded {
     name: "rigel-stories",
-    about: "Rigel's own model of tales for children, Q8_0 (Llama architecture, English, no chat)",
+    about: "Rigel's own model of stories for children, Q8_0 (Llama architecture, English, no chat)",
     license: "MIT or Apache-2.0",
     bytes: include_bytes!("../assets/rigel-stories.gguf"),
 };
