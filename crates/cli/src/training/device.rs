@@ -81,6 +81,11 @@ impl ComputeArgs {
         self.device == Some(Kind::Emulator)
     }
 
+    /// Whether each step may compile for the engine.
+    pub(super) fn compiles(&self) -> bool {
+        self.update.is_some_and(|update| update != Update::Inputs)
+    }
+
     /// Checks what can be before there is a device.
     ///
     /// # Errors

@@ -39,13 +39,16 @@ pub(super) struct EngineLog {
     lines: JsonLines<Taken>,
     stats: EngineStats,
     before: Stats,
-    /// The most compilations that a step took so far.
-    most: usize,
+    /// Whether the first step of this process is done, which compiles what is compiled once.
+    begun: bool,
+    /// Whether each step may compile.
+    compiles: bool,
     exhausted: Arc<AtomicBool>,
 }
 
 impl EngineLog {
-    /// Goes on with the file at `path` behind step `done`. `exhausted` is set when the run is stopped.
+    /// Goes on with the file at `path` behind step `done`, of steps that each may compile, or that all use what the
+    /// first one compiled. `exhausted` is set when the run is stopped.
     ///
     /// # Errors
     /// As for [`JsonLines::open`].
@@ -53,10 +56,11 @@ impl EngineLog {
         path: &Path,
         done: u64,
         stats: EngineStats,
+        compiles: bool,
         exhausted: Arc<AtomicBool>,
     ) -> train::Result<Self> {
         let (lines, before) = (lines(path, done)?, stats().0);
-        Ok(EngineLog { lines, before, stats, most: 0, exhausted })
+        Ok(EngineLog { lines, before, stats, begun: false, compiles, exhausted })
     }
 }
 
@@ -79,9 +83,14 @@ impl Observer for EngineLog {
             predicted_s: since(now.predicted, before.predicted),
             preparing_s: since(now.preparing, before.preparing),
         })?;
-        self.most = self.most.max(compilations);
-        // Enough for a step, and for an evaluation after it.
-        if left.is_some_and(|left| left < 2 * self.most) {
+        // The first step may have compiled what later ones use, an evaluation's programs among it; after that it is
+        // enough for a step and for an evaluation after it.
+        let needed = match (self.compiles, std::mem::replace(&mut self.begun, true)) {
+            (false, _) => 0,
+            (true, false) => compilations,
+            (true, true) => 2 * compilations,
+        };
+        if left.is_some_and(|left| left < needed) {
             self.exhausted.store(true, Ordering::Relaxed);
             return Ok(ControlFlow::Break(()));
         }

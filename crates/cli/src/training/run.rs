@@ -212,6 +212,7 @@ pub(super) fn go_on(
                 &dir.join("engine.jsonl"),
                 done,
                 stats,
+                settings.compute.compiles(),
                 exhausted.clone(),
             )?));
         }
@@ -235,6 +236,10 @@ pub(super) fn go_on(
     if end == End::Stopped && exhausted.load(Ordering::Relaxed) && !interrupted {
         // What mpirun started it does not start again.
         ensure!(others.is_none(), "the engine compiles no more for this process; --resume goes on");
+        let step = trainer.progress().step;
+        output::note(&format!(
+            "note: the engine compiles no more for this process; a new one goes on behind step {step}"
+        ));
         return again(dir, as_json);
     }
     if leads(others) {
