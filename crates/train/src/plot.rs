@@ -118,12 +118,15 @@ fn panel<B: DrawingBackend>(
         let margin = ((high - low) * 0.03).max(high.abs() * 1e-3).max(1e-12);
         if low > high { 0.0..1.0 } else { low - margin..high + margin }
     };
+    let heights = range(|p| p.1);
+    // Below this a tick is zero but for rounding.
+    let nothing = (heights.end - heights.start) * 1e-9;
     let mut chart = ChartBuilder::on(area)
         .caption(title, (FONT, 18))
         .margin(12)
         .x_label_area_size(32)
         .y_label_area_size(72)
-        .build_cartesian_2d(range(|p| p.0), range(|p| p.1))
+        .build_cartesian_2d(range(|p| p.0), heights)
         .map_err(error)?;
     chart
         .configure_mesh()
@@ -131,7 +134,7 @@ fn panel<B: DrawingBackend>(
         .bold_line_style(BLACK.mix(0.12))
         .label_style((FONT, 13))
         .x_label_formatter(&|x| format!("{x:.0}"))
-        .y_label_formatter(&|y| short(*y))
+        .y_label_formatter(&|y| if y.abs() < nothing { "0".to_owned() } else { short(*y) })
         .draw()
         .map_err(error)?;
     let mut named = false;

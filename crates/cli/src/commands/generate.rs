@@ -131,6 +131,12 @@ impl Generate {
         let generated = generation.finish();
         if !self.json {
             output::line("")?;
+            if generated.finish_reason == FinishReason::Context {
+                let context = loaded.session.context();
+                output::note(&format!(
+                    "note: the context of {context} tokens is full; --slide 0 goes on without the oldest"
+                ));
+            }
             output::remark(&summary(&generated));
             if let Some(summary) = loaded.device.summary() {
                 output::remark(&summary);

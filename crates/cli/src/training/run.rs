@@ -385,5 +385,8 @@ fn report(
     let at = if step == progress.step { "" } else { ", which is the result" };
     output::line(&format!("{why} at step {}{}{at}", progress.step, best.unwrap_or_default()))?;
     output::line(&result.display().to_string())?;
+    if let (End::Stopped, Some(dir)) = (end, result.parent()) {
+        output::note(&format!("note: --resume --out {} goes on", dir.display()));
+    }
     device.summary().map_or(Ok(()), |summary| output::line(&summary))
 }
